@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Samples = NDArray[np.float32]
+Samples: TypeAlias = "NDArray[np.float32]"
+"""Mono float32 in [-1, 1], one dimension."""
 
 Tier = Literal["interactive", "standard", "batch"]
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]

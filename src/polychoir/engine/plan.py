@@ -85,7 +85,7 @@ def fill(order: Iterable[Sequence], limits: Limits, free_slots: int) -> list[Seq
         chosen.append(row)
         tokens += row.chunk.work.tokens
         free_slots -= row.next_step == 0 and row.epoch == 0
-        if row.alone or len(chosen) >= limits.max_num_seqs:
+        if row.alone or len(chosen) >= limits.max_num_seqs or tokens >= limits.max_num_batched_tokens:
             break
     return chosen
 

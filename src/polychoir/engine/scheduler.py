@@ -88,7 +88,8 @@ class Scheduler:
         """Rows that could run now, most urgent first."""
         ahead = self.limits.steps_ahead
         ready = (row for row in self.running.values() if row.in_flight < ahead and not row.all_planned)
-        return chain(ready, islice(self.waiting.values(), SCAN_LIMIT))
+        joiners = islice(self.waiting.values(), SCAN_LIMIT if self._free_slots() > 0 else 0)
+        return chain(ready, joiners)
 
     # -- bookkeeping -----------------------------------------------------------------------------
 

@@ -1,0 +1,149 @@
+"""EngineCore: the heart. Schedule, submit, poll, complete.
+
+Knows no thread, no event loop, no model: the clock and the runner are handed in, so a simulator can drive
+it with a virtual clock and a runner that only counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polychoir.engine.scheduler import Scheduler
+from polychoir.engine.sequence import Ended
+from polychoir.models.base import Runner
+from polychoir.types import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot for metrics: gauges of this moment, then counters since the start.
+
+    steps_total counts row-steps (a step with 8 rows adds 8). rows_dispatched / batches_dispatched is the
+    average batch; where a plan holds one item only, a batch is what runs together, so each plan adds the
+    rows in flight. Tokens are packed tokens; busy_s is time with at least one plan in flight.
+    """
+
+    waiting: int = 0
+    running: int = 0
+    decoding: int = 0
+    plans_in_flight: int = 0
+    step_tokens: int = 0
+    steps_total: int = 0
+    batches_dispatched: int = 0
+    rows_dispatched: int = 0
+    tokens_total: int = 0
+    padded_tokens_total: int = 0
+    sequences_finished: int = 0
+    sequences_failed: int = 0
+    sequences_aborted: int = 0
+    sequences_refused: int = 0
+    busy_s: float = 0.0
+
+    @property
+    def avg_batch_size(self) -> float:
+        return self.rows_dispatched / self.batches_dispatched if self.batches_dispatched else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens_total / self.busy_s if self.busy_s else 0.0
+
+
+class EngineCore:
+    """One scheduler and one runner, stepped by whoever owns the thread.
+
+    `deliver` is called with each sequence that ended, before `step` returns.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Callable[[], float],
+        deliver: Callable[[Ended], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.counts = Counts()
+        self._clock = clock
+        self._deliver = deliver
+
+    def step(self) -> bool:
+        """Start what can start and settle what has come back. False if nothing came back."""
+        now = self._clock()
+        while (plan := self.scheduler.schedule(now)) is not None:
+            self.counts.dispatched(plan, self._batch_size(plan), now)
+            self.runner.submit(plan)
+        results = self.runner.poll()
+        now = self._clock()
+        for result in results:
+            for ended in self.scheduler.complete(result, now):
+                self.counts.ended(ended)
+                self._deliver(ended)
+            self.counts.settled(result, idle=not self.scheduler.in_flight, now=now)
+        return bool(results)
+
+    def abort(self, seq_id: int) -> None:
+        """The client of this row has gone: it costs nothing from the next plan on."""
+        self.counts.sequences_aborted += 1
+        if self.scheduler.abort(seq_id):
+            self.runner.drop(seq_id)
+
+    def stats(self) -> EngineStats:
+        return self.counts.snapshot(self.scheduler)
+
+    def _batch_size(self, plan: StepPlan) -> int:
+        if self.scheduler.limits.max_num_seqs > 1:
+            return len(plan.rows)
+        return sum(len(other.rows) for other in self.scheduler.in_flight.values())
+
+
+class Counts:
+    """The engine's counters; changed by its thread alone, read through snapshots."""
+
+    def __init__(self) -> None:
+        self.steps_total = self.batches_dispatched = self.rows_dispatched = 0
+        self.tokens_total = self.padded_tokens_total = self.step_tokens = 0
+        self.sequences_finished = self.sequences_failed = 0
+        self.sequences_aborted = self.sequences_refused = 0
+        self.busy_s = 0.0
+        self._busy_since: float | None = None
+
+    def dispatched(self, plan: StepPlan, batch_size: int, now: float) -> None:
+        self.step_tokens = plan.tokens
+        self.steps_total += len(plan.rows)
+        self.batches_dispatched += 1
+        self.rows_dispatched += batch_size
+        self.tokens_total += plan.tokens
+        self._busy_since = now if self._busy_since is None else self._busy_since
+
+    def settled(self, result: StepResult, *, idle: bool, now: float) -> None:
+        self.padded_tokens_total += result.padded_tokens
+        if self._busy_since is not None:
+            self.busy_s += now - self._busy_since
+            self._busy_since = None if idle else now
+
+    def ended(self, ended: Ended) -> None:
+        if ended.output.error is None:
+            self.sequences_finished += 1
+        else:
+            self.sequences_failed += 1
+
+    def snapshot(self, scheduler: Scheduler) -> EngineStats:
+        return EngineStats(
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            decoding=len(scheduler.decoding),
+            plans_in_flight=len(scheduler.in_flight),
+            step_tokens=self.step_tokens,
+            steps_total=self.steps_total,
+            batches_dispatched=self.batches_dispatched,
+            rows_dispatched=self.rows_dispatched,
+            tokens_total=self.tokens_total,
+            padded_tokens_total=self.padded_tokens_total,
+            sequences_finished=self.sequences_finished,
+            sequences_failed=self.sequences_failed,
+            sequences_aborted=self.sequences_aborted,
+            sequences_refused=self.sequences_refused,
+            busy_s=self.busy_s,
+        )

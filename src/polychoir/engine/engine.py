@@ -1,0 +1,192 @@
+"""Engine: the async face of one model's engine loop.
+
+`submit` posts chunks and returns a stream once the engine has let them in; leaving the stream early takes
+its rows out before the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+
+from polychoir.engine.core import EngineStats
+from polychoir.engine.loop import Abort, EngineLoop, Status, Submit
+from polychoir.engine.plan import Limits
+from polychoir.engine.sequence import Ended
+from polychoir.errors import InternalError, PolychoirError, Unavailable
+from polychoir.models.base import Model
+from polychoir.types import Chunk, ChunkAudio, Tier
+
+LOADING_RETRY_S = 2.0
+
+
+class Engine:
+    """One model, one loop. Safe to use from one event loop at a time."""
+
+    def __init__(self, model: Model, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.model = model
+        self.limits = limits
+        self._loop = EngineLoop(model, limits, clock)
+        self._requests = itertools.count()
+        self._started = False
+
+    @property
+    def status(self) -> Status:
+        return self._loop.status
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the status is failed."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin loading; returns at once."""
+        self._started = True
+        self._loop.start()
+
+    async def wait_ready(self) -> None:
+        """Wait until the model is warm. Raises what loading raised (ModelLoadError, mostly)."""
+        loop = asyncio.get_running_loop()
+        settled = loop.create_future()
+        self._loop.when_settled(lambda: _call(loop, _set, settled))
+        await settled
+        if self.failure is not None:
+            raise self.failure
+
+    async def submit(
+        self, chunks: Sequence[Chunk], *, tier: Tier = "standard", more: bool = False
+    ) -> ChunkStream:
+        """Make these chunks.
+
+        more: they continue a request that was let in before, and are never refused.
+        Raises Overloaded (full), Unavailable (still loading), InternalError (the engine has failed).
+        """
+        if self.status == "loading":
+            raise Unavailable("the model is loading", code="loading", retry_after_s=LOADING_RETRY_S)
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        stream = ChunkStream(self, next(self._requests), len(chunks))
+
+        def answered(refusal: PolychoirError | None) -> None:
+            _call(loop, _answer, answer, refusal)
+
+        def deliver(end: Ended | PolychoirError) -> None:
+            _call(loop, stream.put, end)
+
+        self._loop.post(Submit(stream.request, chunks, tier, answered, deliver, more))
+        try:
+            await answer
+        except asyncio.CancelledError:
+            self.abort(stream.request)
+            raise
+        return stream
+
+    def abort(self, request: int) -> None:
+        """Take a request's rows out before the next step; nothing more is delivered."""
+        if self.status == "ready":
+            self._loop.post(Abort(request))
+
+    def stats(self) -> EngineStats:
+        """The latest snapshot; reading it costs the loop nothing."""
+        return self._loop.stats
+
+    async def aclose(self) -> None:
+        """Stop the loop after the plans in flight."""
+        if not self._started:
+            return
+        self._loop.stop()
+        await asyncio.to_thread(self._loop.join)
+
+
+class ChunkStream:
+    """The chunks of one submission in the order in which they end. Use as an async context manager."""
+
+    def __init__(self, engine: Engine, request: int, chunks: int) -> None:
+        self.request = request
+        self._engine = engine
+        self._left = chunks
+        self._ends: asyncio.Queue[Ended | PolychoirError] = asyncio.Queue()  # at most one entry a chunk
+
+    def put(self, end: Ended | PolychoirError) -> None:
+        self._ends.put_nowait(end)
+
+    async def __aenter__(self) -> ChunkStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave: whatever is not done yet is aborted."""
+        if self._left:
+            self._left = 0
+            self._engine.abort(self.request)
+
+    def __aiter__(self) -> AsyncIterator[ChunkAudio]:
+        return self
+
+    async def __anext__(self) -> ChunkAudio:
+        """The next chunk that ended. Raises the first error; the other chunks are then aborted."""
+        if not self._left:
+            raise StopAsyncIteration
+        end = await self._ends.get()
+        self._left -= 1
+        if isinstance(end, PolychoirError):
+            self._left = 0
+            raise end
+        if end.output.error is not None:
+            self.close()
+            raise _own_error(end.output.error)
+        return _audio(end, self._engine.model.info.sample_rate)
+
+
+def _audio(end: Ended, sample_rate: int) -> ChunkAudio:
+    samples = end.output.samples
+    if samples is None or len(samples) == 0:
+        raise InternalError(f"chunk {end.sequence.chunk.index} came back without audio")
+    return ChunkAudio(
+        index=end.sequence.chunk.index,
+        samples=samples,
+        sample_rate=sample_rate,
+        steps=end.sequence.done_steps,
+        queue_s=end.queue_s,
+        run_s=end.run_s,
+        decode_s=end.output.decode_s,
+        codes=end.output.codes,
+    )
+
+
+def _own_error(error: Exception) -> PolychoirError:
+    if isinstance(error, PolychoirError):
+        return error
+    wrapped = InternalError(f"a row failed: {error!r}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _answer(future: asyncio.Future[None], refusal: PolychoirError | None) -> None:
+    if future.done():
+        return
+    if refusal is None:
+        future.set_result(None)
+    else:
+        future.set_exception(refusal)
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> None:
+    """Call in the event loop; a loop that has been closed has nobody left to tell."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

@@ -1,0 +1,195 @@
+"""EngineLoop: the thread that owns an EngineCore.
+
+Everything reaches it through an inbox of small commands, everything leaves through the callbacks they
+carry; nothing else is shared. It sleeps on one event that both the inbox and the runner set.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from polychoir.engine.admission import admit
+from polychoir.engine.core import EngineCore, EngineStats
+from polychoir.engine.plan import Limits
+from polychoir.engine.scheduler import Scheduler
+from polychoir.engine.sequence import Ended
+from polychoir.engine.sequence import Sequence as Row
+from polychoir.errors import InternalError, Overloaded, PolychoirError
+from polychoir.models.base import Model
+from polychoir.types import Chunk, Tier
+
+logger = logging.getLogger(__name__)
+
+Status = Literal["loading", "ready", "failed", "stopped"]
+
+INBOX_LIMIT = 20_000
+"""Commands not yet taken. Each open request has a few at most, so this is far above any honest load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Make these chunks. `answer` is told once: None if they were let in, else why not.
+
+    `deliver` then gets each chunk's end. `more` continues a request that was let in before: it is never
+    refused, or half-spoken requests would be the first to suffer from a full house.
+    """
+
+    request: int
+    chunks: Sequence[Chunk]
+    tier: Tier
+    answer: Callable[[PolychoirError | None], None]
+    deliver: Callable[[Ended | PolychoirError], None]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The consumer of this request has gone."""
+
+    request: int
+
+
+class EngineLoop:
+    """Loads the model in its own thread, then steps the core until told to stop."""
+
+    def __init__(self, model: Model, limits: Limits, clock: Callable[[], float]) -> None:
+        self.status: Status = "loading"
+        self.failure: Exception | None = None
+        self.stats = EngineStats()
+        self._model = model
+        self._limits = limits
+        self._clock = clock
+        self._inbox: deque[Submit | Abort] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._on_settled: list[Callable[[], None]] = []
+        self._lock = threading.Lock()  # guards status together with what depends on it
+        self._next_seq_id = 0
+        self._sinks: dict[int, Callable[[Ended | PolychoirError], None]] = {}
+        self._rows: dict[int, set[int]] = {}
+        self._thread = threading.Thread(target=self._run, name="polychoir-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, command: Submit | Abort) -> None:
+        """Hand over a command from any thread.
+
+        Raises Overloaded if the inbox is full, InternalError if the engine has stopped.
+        """
+        with self._lock:
+            if self.status in {"failed", "stopped"}:
+                raise InternalError(f"the engine has {self.status}")
+            if len(self._inbox) >= INBOX_LIMIT and isinstance(command, Submit):
+                raise Overloaded("the inbox is full", retry_after_s=1.0)
+            self._inbox.append(command)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop after the plans in flight. Requests that are not done get an error."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back once loading has ended, well or badly; at once if it has."""
+        with self._lock:
+            if self.status == "loading":
+                self._on_settled.append(callback)
+                return
+        callback()
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            runner = self._model.load(self._wake.set)
+        except Exception as error:
+            logger.error("model %s did not load: %s", self._model.info.name, error)
+            self._settle("failed", error)
+            return
+        core = EngineCore(Scheduler(self._limits), runner, self._clock, self._deliver)
+        self._settle("ready")
+        try:
+            self._loop(core)
+            self._end("stopped", InternalError("the engine was stopped"))
+        except Exception as error:
+            logger.exception("this is a bug: the engine loop failed")
+            self._end("failed", InternalError(f"the engine loop failed: {error!r}"), error)
+        runner.close()
+
+    def _loop(self, core: EngineCore) -> None:
+        while not self._stopping:
+            self._take_inbox(core)
+            progressed = core.step()
+            self.stats = core.stats()
+            if not progressed:
+                self._wake.wait()
+            self._wake.clear()
+
+    def _settle(self, status: Status, failure: Exception | None = None) -> None:
+        with self._lock:
+            self.status, self.failure = status, failure
+            waiting, self._on_settled = self._on_settled, []
+        for callback in waiting:
+            callback()
+
+    def _end(self, status: Status, error: PolychoirError, failure: Exception | None = None) -> None:
+        """Nobody is left waiting: whoever is in the house or in the inbox gets the error."""
+        with self._lock:
+            self.status, self.failure = status, failure
+        for sink in self._sinks.values():
+            sink(error)
+        self._sinks.clear()
+        while self._inbox:
+            command = self._inbox.popleft()
+            if isinstance(command, Submit):
+                command.answer(error)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def _take_inbox(self, core: EngineCore) -> None:
+        while self._inbox:
+            command = self._inbox.popleft()
+            if isinstance(command, Submit):
+                self._submit(core, command)
+            else:
+                self._abort(core, command)
+
+    def _submit(self, core: EngineCore, command: Submit) -> None:
+        try:
+            if not command.more:
+                admit(core.scheduler, len(command.chunks), command.tier, core.stats().tokens_per_s)
+        except Overloaded as refusal:
+            core.counts.sequences_refused += len(command.chunks)
+            command.answer(refusal)
+            return
+        now = self._clock()
+        self._sinks[command.request] = command.deliver
+        rows = self._rows.setdefault(command.request, set())
+        for chunk in command.chunks:
+            core.scheduler.add(Row(self._next_seq_id, command.request, chunk, command.tier, now))
+            rows.add(self._next_seq_id)
+            self._next_seq_id += 1
+        command.answer(None)
+
+    def _abort(self, core: EngineCore, command: Abort) -> None:
+        self._sinks.pop(command.request, None)
+        for seq_id in sorted(self._rows.pop(command.request, ())):
+            core.abort(seq_id)
+
+    def _deliver(self, ended: Ended) -> None:
+        request = ended.sequence.request
+        rows = self._rows[request]
+        rows.discard(ended.sequence.seq_id)
+        sink = self._sinks[request]
+        if not rows:
+            del self._rows[request], self._sinks[request]
+        sink(ended)

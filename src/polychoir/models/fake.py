@@ -1,0 +1,96 @@
+"""A model that makes no speech: the whole contract of an iterative model in under 100 lines.
+
+Its waveform spells its text in tones (`models/tones.py` reads it back). For tests, load and simulation;
+docs/adding-a-model.md walks through it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from polychoir import types as t
+from polychoir.errors import InternalError, UnspeakableText, UnsupportedByModel
+from polychoir.models.base import Model, Runner
+from polychoir.models.tones import RATE, say
+from polychoir.runner.threaded import ThreadedRunner
+from polychoir.text import clean, is_speakable, segment
+
+CHUNK_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSettings:
+    """A step takes step_ms + us_per_token * tokens; a share fail_rate of the rows fails, by seed."""
+
+    fake_step_ms: float = 1.0
+    fake_us_per_token: float = 2.0
+    fake_steps: int = 8
+    fake_tokens_per_char: int = 4
+    fake_fail_rate: float = 0.0
+
+
+class FakeModel:
+    """Model, Frontend and Stage in one: it is that small."""
+
+    def __init__(self, info: t.ModelInfo, settings: FakeSettings) -> None:
+        self.info = info
+        self.settings = settings
+
+    @property
+    def frontend(self) -> FakeModel:
+        return self
+
+    def prepare(self, request: t.SpeechRequest, voice: t.VoiceChoice) -> t.Prepared:
+        for field, value in (("ref_audio", request.reference), ("duration", request.duration)):
+            if value is not None:
+                raise UnsupportedByModel(f"the fake model cannot honour {field}", param=field)
+        if not is_speakable(text := clean(request.text)):
+            raise UnspeakableText("there is nothing to say in this text")
+        steps = request.sampling.num_step or int(self.info.defaults["num_step"])
+        pieces = segment(text, CHUNK_CHARS, len)
+        works = [t.Work(len(piece) * self.settings.fake_tokens_per_char, steps) for piece in pieces]
+        chunks = [t.Chunk(i, *pair, request) for i, pair in enumerate(zip(pieces, works, strict=True))]
+        return t.Prepared(tuple(chunks), len(chunks))
+
+    def load(self, wake: Callable[[], None]) -> Runner:
+        return ThreadedRunner(self, threads=1, wake=wake)
+
+    def run(self, plan: t.StepPlan) -> t.StepResult:
+        time.sleep(self.settings.fake_step_ms / 1e3 + self.settings.fake_us_per_token * plan.tokens / 1e6)
+        last = [row for row in plan.rows if row.step + 1 == row.chunk.work.steps]
+        return t.StepResult(plan.plan_id, tuple(self._end(row) for row in last))
+
+    def drop(self, seq_id: int) -> None:
+        """A row has no state here."""
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+    def _end(self, row: t.PlannedRow) -> t.SequenceOutput:
+        request: t.SpeechRequest = row.chunk.payload
+        if np.random.default_rng(request.seed).random() < self.settings.fake_fail_rate:
+            return t.SequenceOutput(row.seq_id, error=InternalError("a fake failure"), epoch=row.epoch)
+        samples = say(row.chunk.text, request.seed, request.speed)
+        return t.SequenceOutput(row.seq_id, samples, epoch=row.epoch)
+
+
+class FakePlugin:
+    """The entry point `fake`: never claims a path, only its name."""
+
+    def claims(self, reference: str) -> bool:
+        return False
+
+    def open(self, reference: str | None, options: t.ModelOptions) -> Model:
+        settings = FakeSettings(**options.extra)
+        defaults = {"num_step": settings.fake_steps, **options.defaults}
+        honoured = frozenset({"num_step", "speed", "seed", "language"})
+        name = options.name or "fake"
+        info = t.ModelInfo(name, "iterative", RATE, ("*",), ("tones",), honoured, defaults=defaults)
+        return FakeModel(info, settings)
+
+
+plugin = FakePlugin()
