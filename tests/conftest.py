@@ -1,0 +1,24 @@
+"""Shared by every suite: long and GPU tests say why they were skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = config.getoption("-m", default="")
+    for item in items:
+        if item.get_closest_marker("slow") and "slow" not in marked:
+            item.add_marker(pytest.mark.skip(reason="long form; run with -m slow"))
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU; none is here"))
+
+
+def _has_gpu() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,193 @@
+"""Scheduler and core together, driven by hand: joins, leaves, aborts, faults, rows of unknown length."""
+
+from __future__ import annotations
+
+import pytest
+
+from polychoir.engine.admission import admit
+from polychoir.engine.core import EngineCore
+from polychoir.engine.cost import UNKNOWN_STEPS, remaining_tokens
+from polychoir.engine.scheduler import Scheduler
+from polychoir.errors import InternalError, Overloaded
+from polychoir.types import SequenceOutput, Work
+from support.engines import Clock, CountingRunner, limits, row
+
+
+class House:
+    """An engine core with everything in reach."""
+
+    def __init__(self, runner=None, **changes):
+        self.clock = Clock()
+        self.runner = runner or CountingRunner()
+        self.ended = []
+        self.core = EngineCore(Scheduler(limits(**changes)), self.runner, self.clock, self.ended.append)
+
+    def add(self, *rows):
+        for one in rows:
+            self.core.scheduler.add(one)
+
+    def step(self):
+        """One turn: plan, let the oldest plan finish, settle."""
+        self.clock.now += 1.0
+        self.core.step()
+        if self.runner.pending:
+            self.runner.finish()
+            self.core.step()
+
+    def run(self, turns=200):
+        for _ in range(turns):
+            if not (self.core.scheduler.waiting or self.core.scheduler.running):
+                return
+            self.step()
+        raise AssertionError("the house did not empty")
+
+    def planned(self):
+        return [[(r.seq_id, r.step) for r in plan.rows] for plan in self.runner.plans]
+
+
+def test_rows_join_and_leave_between_steps():
+    house = House()
+    house.add(row(0, steps=3), row(1, steps=1))
+    house.step()
+    house.add(row(2, steps=2))
+    house.run()
+    assert house.planned() == [[(0, 0), (1, 0)], [(0, 1), (2, 0)], [(0, 2), (2, 1)]]
+    assert [(e.sequence.seq_id, e.output.samples[0]) for e in house.ended] == [(1, 1), (0, 0), (2, 2)]
+
+
+def test_paused_rows_keep_their_slot_and_newcomers_wait_for_one():
+    house = House(max_num_seqs=1, max_resident_seqs=1, max_num_batched_tokens=10)
+    house.add(row(0, steps=2), row(1, steps=1))
+    house.run()
+    assert house.planned() == [[(0, 0)], [(0, 1)], [(1, 0)]]
+
+
+def test_two_plans_in_flight_carry_the_next_step_of_the_same_rows():
+    house = House(max_concurrent_plans=2, steps_ahead=2)
+    house.add(row(0, steps=3), row(1, steps=3))
+    house.core.step()
+    assert house.planned() == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
+    house.run()
+    assert len(house.runner.plans) == 3
+    assert {e.sequence.seq_id for e in house.ended} == {0, 1}
+
+
+def test_an_abort_while_waiting_costs_no_step_and_no_slot():
+    house = House(max_num_seqs=1, max_resident_seqs=1)
+    house.add(row(0, steps=1), row(1, steps=1))
+    house.core.abort(1)
+    house.run()
+    assert house.planned() == [[(0, 0)]]
+    assert house.runner.dropped == []
+    assert house.core.stats().sequences_aborted == 1
+
+
+def test_an_abort_in_flight_frees_the_slot_and_silences_the_result():
+    house = House()
+    house.add(row(0, steps=1), row(1, steps=1))
+    house.core.step()
+    house.core.abort(0)
+    house.runner.finish()
+    house.core.step()
+    assert house.runner.dropped == [0]
+    assert [e.sequence.seq_id for e in house.ended] == [1]
+    assert house.core.scheduler.running == house.core.scheduler.decoding == {}
+
+
+def test_a_row_with_its_own_error_fails_alone():
+    own = InternalError("not a number")
+    runner = CountingRunner(
+        fail=lambda plan: [
+            SequenceOutput(r.seq_id, error=own, epoch=r.epoch) for r in plan.rows if r.seq_id == 1
+        ]
+    )
+    house = House(runner)
+    house.add(row(0), row(1), row(2))
+    house.run()
+    assert {e.sequence.seq_id: e.output.error for e in house.ended} == {0: None, 1: own, 2: None}
+    assert house.core.stats().sequences_failed == 1
+
+
+def poisoned(seq_id):
+    def fail(plan):
+        if any(planned.seq_id == seq_id for planned in plan.rows):
+            raise ZeroDivisionError("poison")
+        return ()
+
+    return fail
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_poison_row_is_found_and_fails_alone(ahead):
+    house = House(CountingRunner(fail=poisoned(1)), max_concurrent_plans=ahead, steps_ahead=ahead)
+    house.add(row(0), row(1), row(2))
+    house.run()
+    errors = {e.sequence.seq_id: e.output.error for e in house.ended}
+    assert errors[0] is None and errors[2] is None
+    assert isinstance(errors[1], InternalError) and isinstance(errors[1].__cause__, ZeroDivisionError)
+    assert len(house.ended) == 3
+    rows = [r for plan in house.runner.plans for r in plan.rows if r.seq_id == 0]
+    assert [r.step for r in rows if r.epoch == 1] == [0, 1, 2], "it starts again from step 0"
+
+
+def test_a_row_of_unknown_length_runs_until_its_runner_ends_it():
+    house = House(CountingRunner(ends={0: 6}))
+    house.add(row(0, steps=None))
+    house.run()
+    assert len(house.runner.plans) == 7
+    assert house.ended[0].output.error is None
+
+
+def test_times_are_measured_from_arrival_to_first_step_to_last():
+    house = House(max_num_seqs=1, max_resident_seqs=1)
+    house.add(row(0, steps=2), row(1, steps=2))
+    house.run()
+    second = house.ended[1]
+    assert (second.sequence.arrived_at, second.queue_s, second.run_s) == (1.0, 2.0, 1.0)
+
+
+def test_counters_say_what_ran():
+    house = House()
+    house.add(row(0, 10, 3), row(1, 20, 1))
+    house.run()
+    stats = house.core.stats()
+    assert (stats.steps_total, stats.batches_dispatched, stats.rows_dispatched, stats.tokens_total) == (
+        4,
+        3,
+        4,
+        50,
+    )
+    assert stats.avg_batch_size == pytest.approx(4 / 3)
+    assert (stats.waiting, stats.running, stats.plans_in_flight, stats.sequences_finished) == (0, 0, 0, 2)
+
+
+def test_where_a_plan_takes_one_item_a_batch_is_what_runs_together():
+    house = House(max_num_seqs=1, max_concurrent_plans=3, max_resident_seqs=4)
+    house.add(*(row(i, steps=1) for i in range(3)))
+    house.core.step()
+    stats = house.core.stats()
+    assert (stats.batches_dispatched, stats.rows_dispatched) == (3, 1 + 2 + 3)
+
+
+def test_work_left_is_known_exactly():
+    assert remaining_tokens(Work(30, 8), 3) == 150
+    assert remaining_tokens(Work(30, 8), 8) == 0
+    assert remaining_tokens(Work(30, None), 0) == 30 * UNKNOWN_STEPS
+
+
+def test_a_full_queue_refuses_with_the_time_to_work_it_off():
+    scheduler = Scheduler(limits(queue_limit=3))
+    for i in range(3):
+        scheduler.add(row(i, tokens=100, steps=10))
+    with pytest.raises(Overloaded) as caught:
+        admit(scheduler, 1, "standard", tokens_per_s=500.0)
+    assert caught.value.retry_after_s == pytest.approx(6.0)
+    admit(scheduler, 1, "interactive", tokens_per_s=500.0)
+
+
+def test_a_request_larger_than_the_bound_is_taken_by_an_empty_queue():
+    scheduler = Scheduler(limits(queue_limit=3))
+    admit(scheduler, 10, "standard", tokens_per_s=0.0)
+    scheduler.add(row(0))
+    with pytest.raises(Overloaded):
+        admit(scheduler, 3, "standard", tokens_per_s=0.0)
