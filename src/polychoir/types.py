@@ -67,6 +67,8 @@ class SpeechRequest:
     duration: float | None = None
     """Seconds of speech wanted; overrides `speed`."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    normalize_text: bool | None = None
+    """Write out numbers and abbreviations first; None is what the model does anyway."""
     reference: ReferenceClip | None = None
     tier: Tier = "standard"
     timeout_s: float | None = None

@@ -29,7 +29,7 @@ class FakeSettings:
     fake_step_ms: float = 1.0
     fake_us_per_token: float = 2.0
     fake_steps: int = 8
-    fake_tokens_per_char: int = 4
+    fake_tokens_per_char: float = 4.0
     fake_fail_rate: float = 0.0
 
 
@@ -52,7 +52,8 @@ class FakeModel:
             raise UnspeakableText("there is nothing to say in this text")
         steps = request.sampling.num_step or int(self.info.defaults["num_step"])
         pieces = segment(text, CHUNK_CHARS, len)
-        works = [t.Work(len(piece) * self.settings.fake_tokens_per_char, steps) for piece in pieces]
+        per_char = self.settings.fake_tokens_per_char
+        works = [t.Work(max(1, round(len(piece) * per_char)), steps) for piece in pieces]
         chunks = [t.Chunk(i, *pair, request) for i, pair in enumerate(zip(pieces, works, strict=True))]
         return t.Prepared(tuple(chunks), len(chunks))
 
@@ -85,7 +86,7 @@ class FakePlugin:
         return False
 
     def open(self, reference: str | None, options: t.ModelOptions) -> Model:
-        settings = FakeSettings(**options.extra)
+        settings = FakeSettings(**{k: v for k, v in options.extra.items() if k.startswith("fake_")})
         defaults = {"num_step": settings.fake_steps, **options.defaults}
         honoured = frozenset({"num_step", "speed", "seed", "language"})
         name = options.name or "fake"
