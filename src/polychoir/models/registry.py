@@ -39,12 +39,18 @@ def open_model(reference: str | None, options: ModelOptions) -> Model:
     entries = _entries()
     if name in entries:
         return _loaded(entries[name]).open(None, options)
-    for plugin in map(_loaded, (entries[key] for key in sorted(entries))):
+    broken = []
+    for key in sorted(entries):
+        try:
+            plugin = _loaded(entries[key])
+        except ModelLoadError as error:  # somebody else's plug-in must not stand between a path and its own
+            broken.append(error.message)
+            continue
         if plugin.claims(name):
             return plugin.open(name, options)
-    installed = ", ".join(sorted(entries))
+    installed = "; ".join([f"installed: {', '.join(sorted(entries))}", *broken])
     raise ModelLoadError(
-        f"no installed plug-in knows the model {name!r}{_near(name)}; installed: {installed}", param="model"
+        f"no installed plug-in knows the model {name!r}{_near(name)}; {installed}", param="model"
     )
 
 
