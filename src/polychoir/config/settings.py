@@ -186,7 +186,7 @@ class Settings(BaseModel):
     fake_step_ms: float = _setting(1.0, "milliseconds a step takes", ge=0)
     fake_us_per_token: float = _setting(2.0, "microseconds more for each token of the step", ge=0)
     fake_steps: int = _setting(8, "steps of a sequence", ge=1, le=1_024)
-    fake_tokens_per_char: float = _setting(4.0, "tokens for each character", gt=0, le=10_000)
+    fake_tokens_per_char: int = _setting(4, "tokens for each character", ge=1, le=10_000)
     fake_fail_rate: float = _setting(0.0, "share of sequences that fail", ge=0, le=1)
 
     @model_validator(mode="before")
@@ -200,8 +200,7 @@ class Settings(BaseModel):
     @classmethod
     def _split(cls, value: Any) -> Any:
         """One string is a comma-separated list: that is all the environment can say."""
-        parts = value.split(",") if isinstance(value, str) else value
-        return tuple(part.strip() if isinstance(part, str) else part for part in parts)
+        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
     @field_validator("dtype", "runner_mode", mode="before")
     @classmethod

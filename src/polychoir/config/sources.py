@@ -182,8 +182,17 @@ def _resolve(items: Iterable[tuple[str, str, Any]], notices: list[str]) -> dict[
 def _unknown(name: str, origin: str) -> SettingError:
     known = [*Settings.model_fields, *aliases()]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]}?" if close else "; `polychoir serve --help` lists them all"
+    hint = "; `polychoir serve --help` lists them all"
+    if close:
+        hint = f"; did you mean {_written_like(origin, close[0])}?"
     return SettingError(f"unknown setting {origin}{hint}", param=name)
+
+
+def _written_like(origin: str, name: str) -> str:
+    """`name` in the spelling of the source in which its misspelt likeness was found."""
+    if origin.startswith(PREFIX):
+        return PREFIX + name.upper()
+    return "--" + name.replace("_", "-") if origin.startswith("--") else name
 
 
 def _validate(given: Mapping[str, _Given]) -> Settings:
