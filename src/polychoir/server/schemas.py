@@ -80,13 +80,13 @@ class SpeechBody(BaseModel):
         float | None, Field(ge=0, le=10, description="Weight of classifier-free guidance; 0 turns it off.")
     ] = None
     t_shift: Annotated[
-        float | None, Field(gt=0, le=10, description="Shift of the timetable; small reveals late.")
+        float | None, Field(gt=0, le=2, description="Shift of the timetable; small reveals late.")
     ] = None
     position_temperature: Annotated[
-        float | None, Field(ge=0, le=100, description="Randomness of which cells are revealed.")
+        float | None, Field(ge=0, le=10, description="Randomness of which cells are revealed.")
     ] = None
     class_temperature: Annotated[
-        float | None, Field(ge=0, le=10, description="Randomness of what a cell becomes.")
+        float | None, Field(ge=0, le=2, description="Randomness of what a cell becomes.")
     ] = None
     layer_penalty_factor: Annotated[
         float | None, Field(ge=0, le=100, description="How strongly coarse codebooks go first.")
@@ -121,7 +121,7 @@ class SpeechBody(BaseModel):
     ] = None
     sample_rate: Annotated[
         int | None,
-        Field(ge=8_000, le=48_000, description="Sample rate of the answer in Hz; 24000 if absent."),
+        Field(ge=8_000, le=48_000, description="Hz of the answer; 24000 if absent."),
     ] = None
     timestamps: Annotated[bool | None, Field(description="Report when each word is said.")] = None
     loudness: Annotated[float | None, Field(ge=-70, le=0, description="Loudness wanted, in LUFS.")] = None
