@@ -1,0 +1,1 @@
+"""Samples in and out: containers, rates, order. Knows no model, no server, no tensor library."""
