@@ -37,7 +37,6 @@ def _layer(ours: str, never: frozenset[str] = frozenset()) -> Layer:
 LAYERS = {
     "errors": _layer("", TENSORS | WEB | CLOCKS | {"numpy", "pydantic"}),
     "types": _layer("", TENSORS | WEB | CLOCKS | {"pydantic"}),
-    "report": _layer("types errors", TENSORS | WEB),
     "config": _layer("types errors config", TENSORS | WEB | {"numpy"}),
     "text": _layer("types errors models.base text", TENSORS | WEB),
     "audio": _layer("types errors models.base audio", TENSORS | WEB),
@@ -55,17 +54,17 @@ LAYERS = {
     "models": _layer(
         "types errors models kernels runner text audio.decode audio.resample", WEB | {"asyncio"}
     ),
-    "pipeline": _layer("types errors report engine models.base text audio voices", TENSORS | WEB),
+    "pipeline": _layer("types errors engine models.base text audio voices", TENSORS | WEB),
     "assembly": _layer(
         "types errors config engine models.base models.registry pipeline voices text audio", TENSORS | WEB
     ),
     "server": _layer(
-        "types errors report config engine.engine engine.core pipeline assembly text audio voices "
+        "types errors config engine.engine engine.core pipeline assembly text audio voices "
         "models.registry models.base server",
         TENSORS,
     ),
     "cli": _layer(
-        "types errors report config pipeline assembly audio voices models.registry models.base server cli",
+        "types errors config pipeline assembly audio voices models.registry models.base server cli",
         TENSORS | {"fastapi", "starlette", "uvicorn"},
     ),
     "__main__": _layer("cli"),

@@ -47,8 +47,8 @@ def download(
 ) -> None:
     """Fetch a checkpoint from the Hugging Face hub into its cache; serving it is then offline."""
     if model in plugin_names():
-        open_model(model, ModelOptions())
-        typer.echo(f"{model} is here already; there is nothing to download")
+        open_model(model, ModelOptions())  # a plug-in that has a checkpoint of its own fetches it here
+        typer.echo(f"{model} is ready to serve")
         return
     if model.count("/") != 1 or Path(model).exists():
         raise ModelLoadError(f"{model!r} is not a hub id of the form OWNER/NAME", param="model")

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -19,6 +19,9 @@ from polychoir.cli.serve import ConfigFlag, read_settings
 from polychoir.config import Settings
 from polychoir.errors import DeadlineExceeded, InvalidRequest
 from polychoir.server.schemas import MAX_INPUT_CHARS, SpeechBody, parse_body
+
+if TYPE_CHECKING:
+    from polychoir.pipeline import Speech
 
 MACHINE_SETTINGS = ("device", "dtype", "data_dir")
 """Settings that `say` takes as flags; the others come from the environment and the file."""
@@ -107,28 +110,32 @@ def _read_clip(path: Path) -> str:
 
 
 async def _say(settings: Settings, body: SpeechBody, output: Path) -> None:
+    # Imported here: they bring numpy and the web framework, which --help should not wait for.
     from polychoir.assembly import build_speakers
+    from polychoir.server.speech import fit_to_model
 
-    request = body.to_request(request_id="say")
     one_model = settings.model_copy(update={"model": settings.model[:1]})
     (speaker,) = build_speakers(one_model).values()
+    request, ignored = fit_to_model(
+        body.to_request(request_id="say"), body, speaker.info, strict=settings.strict_instructions
+    )
     speaker.engine.start()
     try:
         await speaker.engine.wait_ready()
         started = time.perf_counter()
         async with _deadline(body.timeout), await speaker.speak(request) as speech:
-            for warning in speech.warnings:
+            for warning in (*ignored, *speech.warnings):
                 typer.echo(f"polychoir: warning: {warning}", err=True)
             with _whole_file(output) as file:
                 await _write(speech, body, file)
-        spent = time.perf_counter() - started
-        typer.echo(
-            f"{output}: {speech.report.duration_s:.2f} s of audio in {spent:.2f} s, "
-            f"voice {speech.voice}, seed {speech.seed}",
-            err=True,
-        )
+        _tell(output, speech, time.perf_counter() - started)
     finally:
         await speaker.engine.aclose()
+
+
+def _tell(output: Path, speech: Speech, spent_s: float) -> None:
+    made = f"{speech.report.duration_s:.2f} s of audio in {spent_s:.2f} s"
+    typer.echo(f"{output}: {made}, voice {speech.voice}, seed {speech.seed}", err=True)
 
 
 @asynccontextmanager
@@ -140,7 +147,7 @@ async def _deadline(seconds: float | None) -> AsyncIterator[None]:
         raise DeadlineExceeded(f"not done within {seconds:g} s", param="timeout") from error
 
 
-async def _write(speech: Any, body: SpeechBody, file: BinaryIO) -> None:
+async def _write(speech: Speech, body: SpeechBody, file: BinaryIO) -> None:
     from polychoir.audio.encode import Encoder
     from polychoir.audio.resample import Resampler
 
