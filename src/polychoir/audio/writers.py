@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +11,7 @@ import av
 import numpy as np
 from av.codec.codec import UnknownCodecError
 
+from polychoir.audio.gapless import with_exact_padding
 from polychoir.audio.pcm import wav_header
 from polychoir.errors import InvalidRequest
 
@@ -40,6 +41,8 @@ class Codec:
     """Hz; empty for any."""
     seeks: bool = False
     """Its header is completed at the end, where the sink can seek."""
+    corrected: Callable[[bytes, int, int], bytes] | None = None
+    """Last touch to a buffered file: (file, samples, frame size) -> file."""
     container_options: Mapping[str, str] = field(default_factory=dict)
     streamed_options: Mapping[str, str] = field(default_factory=dict)
     codec_options: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +60,7 @@ CODECS: Mapping[str, Codec] = {
         bits_per_sample=5.0,
         rates=(8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000),
         seeks=True,
+        corrected=with_exact_padding,
         container_options={"id3v2_version": "0", "write_xing": "1"},
         streamed_options={"write_xing": "0"},
     ),
@@ -167,7 +171,10 @@ class CodecWriter:
             self._encode(self._held)
         self._container.mux(self._stream.encode(None))
         self._container.close()
-        return self._sink.rest()
+        file = self._sink.rest()
+        if self._spec.corrected is not None and isinstance(self._sink, _Shelf):
+            return self._spec.corrected(file, self._position, self._frame_size)
+        return file
 
     def _encode(self, samples: S16) -> None:
         row: NDArray[Any] = samples[np.newaxis]
