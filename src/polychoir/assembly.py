@@ -26,7 +26,9 @@ def build_speakers(settings: Settings) -> dict[str, Speaker]:
     for reference in settings.models:
         speaker = _speaker(reference, settings, store, threads)
         if speaker.info.name in speakers:
-            raise SettingError(f"two models are served as {speaker.info.name!r}: use NAME=PATH", param="model")
+            raise SettingError(
+                f"two models are served as {speaker.info.name!r}: use NAME=PATH", param="model"
+            )
         speakers[speaker.info.name] = speaker
     return speakers
 

@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from polychoir.audio.stitch import Stitcher
 from polychoir.engine.engine import ChunkStream, Engine
-from polychoir.errors import InvalidRequest
+from polychoir.errors import InternalError, InvalidRequest
 from polychoir.models.base import Model
 from polychoir.types import (
     OUTPUT_SAMPLE_RATE,
@@ -26,7 +26,17 @@ from polychoir.types import (
     SpeechRequest,
     VoiceChoice,
 )
-from polychoir.voices import VoiceStore, resolve
+from polychoir.voices import LOCK_PHRASE, STOCK_VOICES, StockVoice, VoiceStore, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the desk made of a request: who speaks, what is run, and the seconds it took."""
+
+    request: SpeechRequest
+    voice: VoiceChoice
+    prepared: Prepared
+    prepare_s: float
 
 
 class Speaker:
@@ -46,6 +56,7 @@ class Speaker:
         self.store = store
         self._threads = threads
         self._strict_instructions = strict_instructions
+        self._locking = asyncio.Lock()
 
     @property
     def info(self) -> ModelInfo:
@@ -57,22 +68,54 @@ class Speaker:
         Raises InvalidRequest (all of its kinds), Overloaded, Unavailable, InternalError.
         """
         started = time.perf_counter()
-        voice = resolve(request.voice, self.info, self.store)
-        loop = asyncio.get_running_loop()
-        prepared = await loop.run_in_executor(self._threads, self.model.frontend.prepare, request, voice)
+        voice = await self._voice(request)
+        prepared = await self._prepare(request, voice)
         if self._strict_instructions and "instructions_ignored" in prepared.warnings:
             raise InvalidRequest("this model cannot honour these instructions", param="instructions")
-        prepare_s = time.perf_counter() - started
+        desk = Desk(request, voice, prepared, time.perf_counter() - started)
         stream = await self.engine.submit(prepared.chunks, tier=request.tier)
-        return Speech(self, request, voice, prepared, stream, prepare_s)
+        return Speech(self, desk, stream)
 
-    async def rest_of(self, prepared: Prepared, first: ChunkAudio, request: SpeechRequest) -> ChunkStream:
+    async def rest_of(self, desk: Desk, first: ChunkAudio) -> ChunkStream:
         """The chunks that needed the first one's audio; let in without being asked for admission again."""
-        if prepared.rest is None:
-            raise ValueError("this is a bug: nothing waits for the first chunk")
+        if desk.prepared.rest is None:
+            raise InternalError("this is a bug: nothing waits for the first chunk")
         loop = asyncio.get_running_loop()
-        chunks = await loop.run_in_executor(self._threads, prepared.rest, first)
-        return await self.engine.submit(chunks, tier=request.tier, more=True)
+        chunks = await loop.run_in_executor(self._threads, desk.prepared.rest, first)
+        return await self.engine.submit(chunks, tier=desk.request.tier, more=True)
+
+    async def _prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self.model.frontend.prepare, request, voice)
+
+    async def _voice(self, request: SpeechRequest) -> VoiceChoice:
+        """Whose voice it is. The first use of a stock name makes its speaker and keeps it."""
+        if request.reference is not None:
+            return _cloned(request)
+        voice = resolve(request.voice, self.info, self.store)
+        if voice.id not in STOCK_VOICES or voice.instruct is None:
+            return voice
+        async with self._locking:  # whoever waited here finds it locked
+            voice = resolve(request.voice, self.info, self.store)
+            if voice.instruct is not None:
+                await self._lock(STOCK_VOICES[voice.id], voice)
+        return resolve(request.voice, self.info, self.store)
+
+    async def _lock(self, stock: StockVoice, voice: VoiceChoice) -> None:
+        """Say the phrase with the name's own design and seed: its codes are the speaker from now on."""
+        request = SpeechRequest(f"lock-{stock.name}", LOCK_PHRASE, stock.seed, stock.name, language="en")
+        prepared = await self._prepare(request, voice)
+        async with await self.engine.submit(prepared.chunks) as stream:
+            async for audio in stream:
+                if audio.codes is None:
+                    raise InternalError(f"{self.info.name} designs voices but gives no codes to keep")
+                self.store.put(self.info.name, stock.name, replace(audio.codes, text=LOCK_PHRASE, rms=None))
+
+
+def _cloned(request: SpeechRequest) -> VoiceChoice:
+    if request.voice.casefold() not in {"auto", "default"}:
+        raise InvalidRequest("ref_audio is the voice: leave voice out, or send 'auto'", param="voice")
+    return VoiceChoice("clone")
 
 
 class Speech:
@@ -83,25 +126,16 @@ class Speech:
 
     sample_rate = OUTPUT_SAMPLE_RATE
 
-    def __init__(
-        self,
-        speaker: Speaker,
-        request: SpeechRequest,
-        voice: VoiceChoice,
-        prepared: Prepared,
-        stream: ChunkStream,
-        prepare_s: float,
-    ) -> None:
-        self.voice = voice.id
-        self.seed = request.seed
-        self.total_chunks = prepared.total_chunks
-        self.warnings = (*voice.warnings, *prepared.warnings)
-        self.prepare_s = prepare_s
+    def __init__(self, speaker: Speaker, desk: Desk, stream: ChunkStream) -> None:
+        self.voice = desk.voice.id
+        self.seed = desk.request.seed
+        self.total_chunks = desk.prepared.total_chunks
+        self.warnings = (*desk.voice.warnings, *desk.prepared.warnings)
+        self.prepare_s = desk.prepare_s
         self._speaker = speaker
-        self._request = request
-        self._prepared = prepared
+        self._desk = desk
         self._stream = stream
-        self._sung: list[ChunkAudio] = []
+        self._facts: list[ChunkAudio] = []  # without their samples: an answer is not held twice
         self._samples = 0
 
     async def __aenter__(self) -> Speech:
@@ -117,31 +151,28 @@ class Speech:
         self._stream.close()
 
     async def __aiter__(self) -> AsyncIterator[Samples]:
-        stitcher = Stitcher(self.sample_rate)
+        stitcher = Stitcher(self.total_chunks, self._speaker.info.sample_rate, self.sample_rate)
         async for audio in self._chunks():
-            self._sung.append(audio)
-            for piece in stitcher.add(audio):
+            self._facts.append(replace(audio, samples=audio.samples[:0], codes=None))
+            for piece in stitcher.add(audio.index, audio.samples):
                 self._samples += len(piece)
                 yield piece
-        for piece in stitcher.finish():
-            self._samples += len(piece)
-            yield piece
 
     async def _chunks(self) -> AsyncIterator[ChunkAudio]:
         """Chunks as they end; those that wait for the first one follow it."""
         async for audio in self._stream:
-            if audio.index == 0 and self._prepared.rest is not None:
-                self._stream = await self._speaker.rest_of(self._prepared, audio, self._request)
-                yield audio
-                break
             yield audio
+        if self._desk.prepared.rest is None:
+            return
+        first_took = audio.queue_s + audio.run_s + audio.decode_s
+        self._stream = await self._speaker.rest_of(self._desk, audio)
         async for audio in self._stream:
-            yield audio
+            yield replace(audio, queue_s=first_took + audio.queue_s)
 
     @property
     def report(self) -> SpeechReport:
         """What is known once the last piece is out."""
-        return report(self._sung, self._samples / self.sample_rate)
+        return report(self._facts, self._samples / self.sample_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +192,7 @@ class SpeechReport:
 
 
 def report(sung: list[ChunkAudio], duration_s: float) -> SpeechReport:
-    """Sum up chunks that arrived together: each knows how long after that it started and ended."""
+    """Sum up chunks whose `queue_s` counts from the request's arrival."""
     started = min((audio.queue_s for audio in sung), default=0.0)
     ended = max((audio.queue_s + audio.run_s for audio in sung), default=0.0)
     return SpeechReport(
