@@ -1,4 +1,4 @@
-"""Checkpoints by hub id: the cache first, the network if there is one, and never a long wait for neither."""
+"""Checkpoints by hub id: brought up to date if the hub answers at once, else as the cache has them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,49 @@ from pathlib import Path
 from polychoir.errors import ModelLoadError
 
 _CONTACT_S = 3.0
-"""How long the hub may take to answer before the cache has to do."""
+"""How long connecting and answering may take each, before the cache has to do."""
 _WANTED = ["*.json", "*.safetensors", "audio_tokenizer/*"]
 
 
 def snapshot(reference: str) -> Path:
-    """The local folder of hub id `reference`: brought up to date if the hub answers, else as it is cached.
+    """The local folder of hub id `reference`.
 
     HF_HUB_OFFLINE, HF_HOME, HF_ENDPOINT and HF_TOKEN mean what they mean to the hub's own tools.
-    Raises ModelLoadError of one line that says where it was looked for.
+    Raises ModelLoadError of one line that says what is missing and where it was looked for, within
+    seconds even where packets vanish: the download call itself would wait for ever.
     """
     try:
         from huggingface_hub import constants, snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError as error:
         raise ModelLoadError(
             f"{reference}: not a folder, and hub ids need huggingface-hub: pip install 'polychoir[omnivoice]'"
         ) from error
+    refusal = _refusal(reference)
     try:
-        return Path(snapshot_download(reference, etag_timeout=_CONTACT_S, allow_patterns=_WANTED))
+        return Path(
+            snapshot_download(reference, allow_patterns=_WANTED, local_files_only=refusal is not None)
+        )
     except LocalEntryNotFoundError as error:
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
-        raise ModelLoadError(
-            f"{reference}: not in the cache {constants.HF_HUB_CACHE}, and {why}"
-        ) from error
+        why = refusal or f"{constants.ENDPOINT} stopped answering"
+        raise ModelLoadError(f"{reference}: not in the cache {constants.HF_HUB_CACHE}, and {why}") from error
+    except (HfHubHTTPError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelLoadError(f"{reference}: could not be fetched into {constants.HF_HUB_CACHE} ({first})") from error
+
+
+def _refusal(reference: str) -> str | None:
+    """Why the hub will not help with `reference`; None if it will."""
+    import httpx
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        HfApi().model_info(reference, timeout=_CONTACT_S)
+    except httpx.TransportError as error:
+        return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
     except (HfHubHTTPError, HFValidationError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelLoadError(f"{reference}: not in the cache, and the hub refused it ({reason})") from error
-    except OSError as error:
-        raise ModelLoadError(f"{reference}: could not be fetched into {constants.HF_HUB_CACHE} ({error})") from error
+        return f"{constants.ENDPOINT} refuses it ({str(error).strip().splitlines()[0]})"
+    return None
