@@ -57,15 +57,15 @@ def download(
 
 def _fetch(hub_id: str) -> str:
     try:
-        import huggingface_hub as hub
+        from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise ModelLoadError(
             "downloading needs huggingface-hub: pip install 'polychoir[omnivoice]'", param="model"
         ) from error
     try:
-        return hub.snapshot_download(hub_id)
+        return snapshot_download(hub_id)
     # Transport errors come from whichever HTTP library the hub client uses: all are OSError or its own.
-    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+    except (OSError, ValueError, errors.HfHubHTTPError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelLoadError(f"cannot download {hub_id}: {reason}", param="model") from error
 

@@ -114,11 +114,10 @@ async def _say(settings: Settings, body: SpeechBody, output: Path) -> None:
     from polychoir.assembly import build_speakers
     from polychoir.server.speech import fit_to_model
 
+    asked = body.to_request(request_id="say")
     one_model = settings.model_copy(update={"model": settings.model[:1]})
     (speaker,) = build_speakers(one_model).values()
-    request, ignored = fit_to_model(
-        body.to_request(request_id="say"), body, speaker.info, strict=settings.strict_instructions
-    )
+    request, ignored = fit_to_model(asked, body, speaker.info, strict=settings.strict_instructions)
     speaker.engine.start()
     try:
         await speaker.engine.wait_ready()
