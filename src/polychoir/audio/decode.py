@@ -99,7 +99,7 @@ def _frames(container: InputContainer) -> Iterator[AudioFrame]:
         packets += 1
         try:
             frames = packet.decode()
-        except av.error.InvalidDataError:
+        except av.error.FFmpegError:
             damaged += 1
             continue
         yield from frames
