@@ -24,7 +24,9 @@ class Shaping:
     """Take out long silences, and trim both ends."""
     ref_rms: float | None = None
     """Level of the reference before it was raised; None for a voice without a reference."""
-    pad_s: float = 0.1
+    lead_s: float = 0.1
+    """Silence in front of the chunk, and `trail_s` after it; less at the seams of a text in pieces."""
+    trail_s: float = 0.1
     fade_s: float = 0.1
 
 
