@@ -1,0 +1,1 @@
+"""HTTP: the door and the exit of the house. Knows no tensor library and no model's inside."""

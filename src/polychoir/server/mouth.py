@@ -24,11 +24,7 @@ class Mouth:
         self.encode_s = 0.0
         self._pool = pool
         self._encoder = Encoder(format, self.sample_rate)
-        self._resampler = (
-            None
-            if self.sample_rate == OUTPUT_SAMPLE_RATE
-            else Resampler(OUTPUT_SAMPLE_RATE, self.sample_rate)
-        )
+        self._resampler = Resampler(OUTPUT_SAMPLE_RATE, self.sample_rate)
         self._out = bytearray()
 
     async def feed(self, samples: Samples) -> None:
@@ -49,10 +45,8 @@ class Mouth:
         self.encode_s += time.perf_counter() - started
 
     def _feed(self, samples: Samples) -> None:
-        resampled = samples if self._resampler is None else self._resampler.feed(samples)
-        self._out += self._encoder.feed(resampled)
+        self._out += self._encoder.feed(self._resampler.feed(samples))
 
     def _finish(self) -> None:
-        if self._resampler is not None:
-            self._out += self._encoder.feed(self._resampler.finish())
+        self._out += self._encoder.feed(self._resampler.finish())
         self._out += self._encoder.finish()
