@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,28 +86,27 @@ def _make_varlen() -> Attend:
 
     Raises ImportError where torch has none.
     """
-    from torch.nn.attention.varlen import varlen_attn
+    from torch.nn.attention import varlen
 
+    varlen_attn: Any = varlen.varlen_attn
     names = inspect.signature(varlen_attn).parameters
     grouped_heads = {"enable_gqa": True} if "enable_gqa" in names else {}
 
     def attend_varlen(q: Tensor, k: Tensor, v: Tensor, runs: Runs) -> Tensor:
         extra = grouped_heads if q.shape[1] != k.shape[1] else {}
-        out: Tensor = varlen_attn(
-            q, k, v, runs.bounds, runs.bounds, runs.longest, runs.longest, **extra
-        )
+        out: Tensor = varlen_attn(q, k, v, runs.bounds, runs.bounds, runs.longest, runs.longest, **extra)
         return out
 
     return attend_varlen
 
 
-def choose(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> tuple[str, Attend]:
-    """The quickest way that is right here, and its name for the log."""
+def choose(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]) -> tuple[str, Attend]:
+    """The quickest way that is right here, and its name. shape: heads, key heads, head size."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return "grouped", attend_grouped
     try:
         varlen = _make_varlen()
-        worst = _disagreement(varlen, device, dtype, (heads, kv_heads, head_dim))
+        worst = _disagreement(varlen, device, dtype, shape)
     except (ImportError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         _log.warning("varlen attention is not usable here (%s); using grouped attention", error)
         return "grouped", attend_grouped
@@ -116,7 +116,9 @@ def choose(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, 
     return "varlen", varlen
 
 
-def _disagreement(attend: Attend, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]) -> float:
+def _disagreement(
+    attend: Attend, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]
+) -> float:
     """Largest difference from grouped attention on three short runs of fixed noise."""
     heads, kv_heads, head_dim = shape
     generator = torch.Generator().manual_seed(0)

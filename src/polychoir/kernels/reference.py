@@ -25,7 +25,7 @@ _EPSILON = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class SampleLayout:
-    """Where the rows of a step lie among its P target positions and 8P cells: fixed while no row joins or leaves.
+    """Where the rows of a step lie among its P target positions and 8P cells; fixed while nobody joins.
 
     row: int64 [P], the row each position belongs to. frame: int64 [P], its frame within the row.
     cell_order: int64 [8P], indices into flat [P, 8] cells such that rows follow each other and within a
@@ -114,22 +114,21 @@ def _gumbel(u: Tensor) -> Tensor:
     return -torch.log(-torch.log(u + _EPSILON) + _EPSILON)
 
 
-def reveal(scores: Tensor, tokens: Tensor, canvas: Tensor, layout: SampleLayout, count: Tensor, mask_id: int) -> Tensor:
-    """The canvas with each row's `count` best masked cells revealed.
+def choose_cells(scores: Tensor, masked: Tensor, layout: SampleLayout, count: Tensor) -> Tensor:
+    """Which cells are revealed now: bool [P, C], the `count` best masked ones of each row.
 
-    scores, tokens, canvas: [P, C]; count: int64 [R]. Two stable sorts rank all rows at once without
-    padding: by score, then by row.
+    scores: float32 [P, C]; masked: bool [P, C]; count: int64 [R]. Two stable sorts rank all rows at once
+    without padding: by score, then by row.
     """
-    masked = canvas == mask_id
     flat = scores.masked_fill(~masked, -math.inf).reshape(-1)[layout.cell_order]
     by_score = torch.argsort(flat, descending=True, stable=True)
     by_row = by_score[torch.argsort(layout.cell_row[by_score], stable=True)]
-    chosen = torch.empty_like(by_row, dtype=torch.bool)
     # cell_row is sorted, so place i of the sorted cells lies in row cell_row[i] and has rank cell_rank[i].
+    chosen = torch.empty_like(by_row, dtype=torch.bool)
     chosen[by_row] = layout.cell_rank < count[layout.cell_row]
-    take = torch.empty_like(chosen)
-    take[layout.cell_order] = chosen
-    return torch.where(take.view_as(canvas) & masked, tokens.to(canvas.dtype), canvas)
+    taken = torch.empty_like(chosen)
+    taken[layout.cell_order] = chosen
+    return taken.view_as(masked) & masked
 
 
 def finite_rows(confidence: Tensor, layout: SampleLayout, rows: int) -> Tensor:
@@ -140,17 +139,20 @@ def finite_rows(confidence: Tensor, layout: SampleLayout, rows: int) -> Tensor:
 
 
 def sample_step(
-    cond: Tensor, uncond: Tensor, canvas: Tensor, layout: SampleLayout, params: SampleParams, mask_id: int
+    logits: Tensor, canvas: Tensor, layout: SampleLayout, params: SampleParams, mask_id: int
 ) -> tuple[Tensor, Tensor]:
     """One step of unmasking for all rows.
 
-    cond: [P, C, V]; uncond: [G, C, V]; canvas: [P, C] integers. Returns the new canvas, in which a row
-    with a non-finite score is left as it was, and bool [R] saying which rows are sound.
+    logits: [P + G, C, V], the conditional ones first, then the unconditional ones of `layout.guided`.
+    canvas: integers [P, C]. Returns the new canvas, in which a row with a non-finite score is left as it
+    was, and bool [R] saying which rows are sound.
     """
+    cond, uncond = logits[: canvas.shape[0]], logits[canvas.shape[0] :]
     guidance = params.guidance[layout.row[layout.guided]]
     log_probs = guided_log_probs(cond, uncond, guidance, layout.guided, mask_id)
     tokens, confidence = predict(log_probs, layout, params)
     sound = finite_rows(confidence, layout, params.reveal.numel())
     scores = cell_scores(confidence, layout, params)
     count = torch.where(sound, params.reveal, 0)
-    return reveal(scores, tokens, canvas, layout, count, mask_id), sound
+    chosen = choose_cells(scores, canvas == mask_id, layout, count)
+    return torch.where(chosen, tokens.to(canvas.dtype), canvas), sound

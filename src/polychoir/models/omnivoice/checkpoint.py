@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def open_checkpoint(reference: str) -> Checkpoint:
-    """Find `reference`, a folder or a hub id, and check everything that can be checked without reading weights.
+    """Find `reference`, a folder or a hub id, and check all that can be without reading weights.
 
     Raises ModelLoadError.
     """

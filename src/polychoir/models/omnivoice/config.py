@@ -97,7 +97,7 @@ def _refuse_other_backbones(llm: Mapping[str, Any], where: str) -> None:
     if llm.get("attention_bias"):
         raise ModelLoadError(f"{where}: a backbone with attention biases is not supported")
     if llm.get("hidden_act", "silu") != "silu":
-        raise ModelLoadError(f"{where}: llm_config.hidden_act {llm['hidden_act']!r} is not supported, only 'silu'")
+        raise ModelLoadError(f"{where}: hidden_act {llm['hidden_act']!r} is not supported, only 'silu'")
     rope = llm.get("rope_parameters") or llm.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
@@ -108,7 +108,9 @@ def _refuse_other_backbones(llm: Mapping[str, Any], where: str) -> None:
 
 def _check_sense(config: OmniVoiceConfig, where: str) -> None:
     if config.heads % config.kv_heads:
-        raise ModelLoadError(f"{where}: {config.heads} query heads do not share {config.kv_heads} key heads evenly")
+        raise ModelLoadError(
+            f"{where}: {config.heads} query heads do not share {config.kv_heads} key heads evenly"
+        )
     if config.mask_id >= config.audio_vocabulary:
         raise ModelLoadError(f"{where}: audio_mask_id {config.mask_id} is outside the audio vocabulary")
 

@@ -35,7 +35,9 @@ def snapshot(reference: str) -> Path:
         raise ModelLoadError(f"{reference}: not in the cache {constants.HF_HUB_CACHE}, and {why}") from error
     except (HfHubHTTPError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ModelLoadError(f"{reference}: could not be fetched into {constants.HF_HUB_CACHE} ({first})") from error
+        raise ModelLoadError(
+            f"{reference}: could not be fetched into {constants.HF_HUB_CACHE} ({first})"
+        ) from error
 
 
 def _refusal(reference: str) -> str | None:

@@ -74,7 +74,7 @@ class Network:
         self.device = weights.norm.device
         self.dtype = weights.norm.dtype
         self.attention, self._attend = choose(
-            self.device, self.dtype, config.heads, config.kv_heads, config.head_dim
+            self.device, self.dtype, (config.heads, config.kv_heads, config.head_dim)
         )
         self._offsets = torch.arange(config.codebooks, device=self.device) * config.audio_vocabulary
         self._cos, self._sin = self._rope_table(_ROPE_START)
@@ -98,24 +98,28 @@ class Network:
         count = tokens.positions.numel()
         hidden = torch.empty(count, self.config.hidden, dtype=self.dtype, device=self.device)
         hidden[tokens.text_index] = embedding(tokens.text_ids, self.weights.text_embeddings)
-        hidden[tokens.audio_index] = embedding(codes + self._offsets, self.weights.audio_embeddings).sum(dim=1)
+        hidden[tokens.audio_index] = embedding(codes + self._offsets, self.weights.audio_embeddings).sum(
+            dim=1
+        )
         return hidden
 
     def _attention(self, layer: Layer, hidden: Tensor, cos: Tensor, sin: Tensor, runs: Runs) -> Tensor:
         heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
         normed = rms_norm(hidden, layer.norm_in, self.config.norm_eps)
         fused = linear(normed, layer.qkv).view(-1, heads + 2 * kv_heads, head_dim)
-        q, k, v = fused.split((heads, kv_heads, kv_heads), dim=1)
+        q, k, v = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
         q = rotate(rms_norm(q, layer.q_norm, self.config.norm_eps), cos, sin)
         k = rotate(rms_norm(k, layer.k_norm, self.config.norm_eps), cos, sin)
         return linear(self._attend(q, k, v.contiguous(), runs).flatten(1), layer.out)
 
     def _mlp(self, layer: Layer, hidden: Tensor) -> Tensor:
-        gate, up = linear(rms_norm(hidden, layer.norm_mid, self.config.norm_eps), layer.gate_up).chunk(2, dim=-1)
+        gate, up = linear(rms_norm(hidden, layer.norm_mid, self.config.norm_eps), layer.gate_up).chunk(
+            2, dim=-1
+        )
         return linear(silu(gate) * up, layer.down)
 
     def _rotation(self, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [N, 1, head_dim] of every token's position; the table grows to the longest run."""
+        """Cosines and sines [N, 1, head_dim] of the positions; the table grows to the longest run."""
         if tokens.runs.longest > self._cos.shape[0]:
             self._cos, self._sin = self._rope_table(2 * tokens.runs.longest)
         return self._cos[tokens.positions][:, None], self._sin[tokens.positions][:, None]
@@ -198,7 +202,7 @@ def _places(weights: Weights, config: OmniVoiceConfig) -> Iterator[tuple[str, Te
     yield "audio_heads.weight", weights.heads
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for number, layer in enumerate(weights.layers):
-        q, k, v = layer.qkv.split((queries, keys, keys))
+        q, k, v = torch.split(layer.qkv, [queries, keys, keys])
         gate, up = layer.gate_up.chunk(2)
         parts = {
             "input_layernorm": layer.norm_in,

@@ -1,0 +1,139 @@
+"""The audio tokenizer: 24 kHz samples to codes and back, 25 frames of 8 codes a second.
+
+The network is transformers' Higgs audio v2 class, in float32 whatever the backbone's dtype. That class
+imports torchaudio for one call, which resamples what the semantic encoder hears from 24 to 16 kHz; here
+that step is done by a resampler of our own, and torchaudio need not be installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import math
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d, pad
+
+from polychoir.errors import ModelLoadError
+from polychoir.models.omnivoice.row import FRAME_SAMPLES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polychoir.types import Samples
+
+    Codes = NDArray[np.int16]
+
+_ZERO_CROSSINGS = 6
+_ROLL_OFF = 0.99
+_SEMANTIC_PAD = 160
+"""Samples at 16 kHz on either side, so that the semantic frames come out one per 320 samples."""
+
+
+class Codec:
+    """Encode and decode on one device. Not for concurrent use."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        """Raises ModelLoadError if the folder's weights do not fit its config."""
+        try:
+            self._model = _higgs_class().from_pretrained(folder, dtype=torch.float32).eval().to(device)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ModelLoadError(f"{folder}: the audio tokenizer cannot be loaded ({error})") from error
+        self._device = device
+
+    @torch.inference_mode()
+    def encode(self, samples: Samples) -> Codes:
+        """int16 [codebooks, frames] of float32 mono samples at 24 kHz; a last part frame is left out."""
+        whole = samples.size - samples.size % FRAME_SAMPLES
+        wave = torch.from_numpy(samples[:whole].astype(np.float32))[None, None].to(self._device)
+        codes: Codes = self._model.encode(wave).audio_codes[0].to("cpu", torch.int16).numpy()
+        return codes
+
+    @torch.inference_mode()
+    def decode(self, items: Sequence[Codes]) -> list[Samples]:
+        """Float32 samples of each item of codes [codebooks, frames], 960 a frame.
+
+        Items of equal length go through together; no item is padded, so tails are exact.
+        """
+        by_length: dict[int, list[int]] = {}
+        for number, codes in enumerate(items):
+            by_length.setdefault(codes.shape[1], []).append(number)
+        out: dict[int, Samples] = {}
+        for numbers in by_length.values():
+            stacked = torch.from_numpy(np.stack([items[number] for number in numbers]).astype(np.int64))
+            waves = self._model.decode(stacked.to(self._device)).audio_values[:, 0].float().cpu().numpy()
+            out |= zip(numbers, waves, strict=True)
+        return [out[number] for number in range(len(items))]
+
+
+def resample(wave: Tensor, src: int, dst: int) -> Tensor:
+    """Band-limited resampling of [..., samples]; ceil(samples * dst / src) come out.
+
+    A sinc cut off at 0.99 of the lower Nyquist rate under a squared-cosine window of six zero crossings:
+    the published defaults of torchaudio.functional.resample (sinc_interp_hann, width 6, roll-off 0.99),
+    which the codec was trained with. Source: J. O. Smith, "Digital Audio Resampling", ccrma.stanford.edu.
+    """
+    common = math.gcd(src, dst)
+    src, dst = src // common, dst // common
+    length = -(-wave.shape[-1] * dst // src)
+    filters, reach = _filters(src, dst)
+    padded = pad(wave.reshape(-1, 1, wave.shape[-1]), (reach, reach + src))
+    phases = conv1d(padded, filters.to(wave), stride=src)
+    return phases.transpose(1, 2).flatten(1)[:, :length].reshape(*wave.shape[:-1], length)
+
+
+@functools.lru_cache(maxsize=8)
+def _filters(src: int, dst: int) -> tuple[Tensor, int]:
+    """One filter for each of the `dst` outputs of `src` inputs, float64 [dst, 1, taps]; and its reach."""
+    cutoff = min(src, dst) * _ROLL_OFF
+    reach = math.ceil(_ZERO_CROSSINGS * src / cutoff)
+    taps = torch.arange(-reach, reach + src, dtype=torch.float64) / src
+    outputs = torch.arange(dst, dtype=torch.float64) / dst
+    crossings = ((taps[None, :] - outputs[:, None]) * cutoff).clamp(-_ZERO_CROSSINGS, _ZERO_CROSSINGS)
+    window = torch.cos(crossings * math.pi / (2 * _ZERO_CROSSINGS)).square()
+    return (torch.sinc(crossings) * window * (cutoff / src))[:, None], reach
+
+
+@functools.cache
+def _higgs_class() -> Any:
+    """The codec class with its one use of torchaudio replaced; the shared class stays as it is."""
+    with _torchaudio_to_import():
+        from transformers.models.higgs_audio_v2_tokenizer import modeling_higgs_audio_v2_tokenizer as higgs
+
+    base: Any = higgs.HiggsAudioV2TokenizerModel
+
+    class HiggsCodec(base):  # type: ignore[misc]
+        def _extract_semantic_features(self, input_values: Tensor) -> Tensor:
+            """Mean over all layers of the semantic model, thinned out to the codec's frames."""
+            config = self.config
+            heard = resample(input_values[:, 0], config.sample_rate, config.semantic_sample_rate)
+            heard = pad(heard, (_SEMANTIC_PAD, _SEMANTIC_PAD))
+            states = self.semantic_model(heard, output_hidden_states=True).hidden_states
+            features = torch.stack(states, dim=1).mean(dim=1)
+            return features[:, :: max(1, config.semantic_downsample_factor)]
+
+    return HiggsCodec
+
+
+@contextmanager
+def _torchaudio_to_import() -> Iterator[None]:
+    """Where torchaudio is missing, something of that name to import for as long as the block runs."""
+    if "torchaudio" in sys.modules or importlib.util.find_spec("torchaudio") is not None:
+        yield
+        return
+    absent = types.ModuleType("torchaudio")
+    absent.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+    sys.modules["torchaudio"] = absent
+    try:
+        yield
+    finally:
+        del sys.modules["torchaudio"]

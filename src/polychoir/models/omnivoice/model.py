@@ -1,0 +1,116 @@
+"""A checked OmniVoice checkpoint that is not loaded: its card, its text side, and how to load it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from polychoir.errors import ModelLoadError
+from polychoir.models.omnivoice import languages
+from polychoir.models.omnivoice.checkpoint import Checkpoint
+from polychoir.models.omnivoice.frontend import OmniVoiceFrontend
+from polychoir.models.omnivoice.row import SAMPLE_RATE
+from polychoir.models.omnivoice.settings import DEFAULTS
+from polychoir.types import ModelInfo, ModelOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from polychoir.runner.threaded import ThreadedRunner
+
+_log = logging.getLogger(__name__)
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_DEFAULT_ROWS = 256
+_RESIDENT_PER_ROW = 4
+_PROMPT_CACHE_MB = 256
+_OTHER_FIELDS = frozenset(
+    {"language", "instructions", "seed", "duration", "speed", "ref_audio", "ref_text", "voice"}
+)
+
+
+class OmniVoiceModel:
+    """A Model. Everything heavy is imported in `load`."""
+
+    def __init__(self, checkpoint: Checkpoint, options: ModelOptions) -> None:
+        """Raises ModelLoadError for a device or dtype setting that means nothing."""
+        self._checkpoint = checkpoint
+        self._options = options
+        if options.dtype not in ("auto", *_DTYPES):
+            raise ModelLoadError(
+                f"dtype {options.dtype!r} is not one of auto, {', '.join(_DTYPES)}", param="dtype"
+            )
+        if find_spec("torch") is None:
+            raise ModelLoadError("OmniVoice needs torch: pip install 'polychoir[omnivoice]'")
+        self.info = _card(checkpoint, options)
+        self.frontend = OmniVoiceFrontend(
+            checkpoint.tokenizer_file, self.info, context=checkpoint.config.context
+        )
+
+    def load(self, wake: Callable[[], None]) -> ThreadedRunner:
+        """Read the weights onto the device. Raises ModelLoadError."""
+        from polychoir.models.omnivoice.codec import Codec
+        from polychoir.models.omnivoice.network import Network, load_weights
+        from polychoir.runner.model_runner import ModelRunner
+        from polychoir.runner.threaded import ThreadedRunner
+
+        device, dtype = self._place()
+        checkpoint = self._checkpoint
+        if checkpoint.unused:
+            _log.warning("%s: %d unknown tensors left out: %s", checkpoint.folder, len(checkpoint.unused),
+                         ", ".join(checkpoint.unused[:5]))  # fmt: skip
+        network = Network(
+            checkpoint.config, load_weights(checkpoint.config, checkpoint.tensors, device, dtype)
+        )
+        runner = ModelRunner(
+            network,
+            Codec(checkpoint.codec_folder, device),
+            resident_limit=_resident_limit(self._options),
+            prompt_cache_bytes=int(self._options.extra.get("prompt_cache_mb", _PROMPT_CACHE_MB)) << 20,
+        )
+        _log.info("omnivoice on %s in %s, %s attention", device, dtype, network.attention)
+        return ThreadedRunner(runner, threads=1, wake=wake)
+
+    def _place(self) -> tuple[torch.device, torch.dtype]:
+        """Resolve `auto`: a CUDA device in bfloat16 if there is one, else the CPU in float32."""
+        import torch
+
+        name = self._options.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ModelLoadError(f"device {name!r} is not known", param="device") from error
+        if device.type not in ("cpu", "cuda"):
+            raise ModelLoadError(f"device {name!r} is not supported: cpu or cuda", param="device")
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ModelLoadError(
+                f"device {name!r} was asked for, but torch sees no CUDA device", param="device"
+            )
+        asked = self._options.dtype
+        if asked == "auto":
+            asked = "bfloat16" if device.type == "cuda" else "float32"
+        dtype: torch.dtype = getattr(torch, asked)
+        return device, dtype
+
+
+def _card(checkpoint: Checkpoint, options: ModelOptions) -> ModelInfo:
+    return ModelInfo(
+        name=options.name or "omnivoice",
+        kind="iterative",
+        sample_rate=SAMPLE_RATE,
+        languages=tuple(languages.names()),
+        fields=_OTHER_FIELDS | DEFAULTS.keys(),
+        defaults={**DEFAULTS, **options.defaults},
+        license="Apache-2.0",
+        steps_ahead=1 if options.device == "cpu" else 2,
+        source=str(checkpoint.folder),
+    )
+
+
+def _resident_limit(options: ModelOptions) -> int:
+    """As many slots as the engine may keep rows resident."""
+    rows = options.max_num_seqs or _DEFAULT_ROWS
+    return int(options.extra.get("max_resident_seqs") or _RESIDENT_PER_ROW * rows)
