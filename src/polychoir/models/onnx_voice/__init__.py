@@ -1,0 +1,1 @@
+"""One-shot voices that run in ONNX Runtime: one forward turns a whole chunk into samples."""

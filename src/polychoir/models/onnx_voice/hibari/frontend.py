@@ -1,0 +1,60 @@
+"""The text side of the embedded voice: refuses what it cannot say, and makes one chunk per sentence.
+
+Phonemes are made here, on the caller's thread pool, so that the step threads run nothing but the graph. What
+the voice has no sound for but nobody reads aloud (emoji, symbols, ornaments) is left out of English text.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from polychoir.errors import TextTooLong, UnspeakableText
+from polychoir.models.onnx_voice.hibari.letters import readable
+from polychoir.models.onnx_voice.hibari.phonemes import Reader, Sentence
+from polychoir.models.onnx_voice.hibari.row import HibariRow
+from polychoir.models.onnx_voice.refusals import check_request
+from polychoir.text import clean, is_speakable
+from polychoir.types import Chunk, ModelInfo, Prepared, SpeechRequest, VoiceChoice, Work
+
+ACCENT = "en-US"
+_SECONDS_PER_ID = 0.06
+_MAX_CHARS = 100_000
+
+
+class HibariFrontend:
+    """Implements `polychoir.models.base.Frontend`. Dictionaries are loaded on first use, or by `warm`."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._reader: Reader | None = None
+        self._loading = threading.Lock()
+
+    def warm(self) -> None:
+        """Load the dictionaries now: 0.4-0.6 s on one core."""
+        self._reading()
+
+    def prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
+        warnings = check_request(request, voice, self._info, ACCENT)
+        text = clean(request.text)
+        if len(text) > _MAX_CHARS:
+            raise TextTooLong(f"the text has {len(text)} characters; this voice takes {_MAX_CHARS}")
+        if not is_speakable(text):
+            raise UnspeakableText("there is nothing to say in this text")
+        reader = self._reading()
+        sentences = list(reader.read(readable(text, reader.alphabet)))
+        if not sentences:
+            raise UnspeakableText("there is nothing in this text that this voice has a sound for")
+        chunks = tuple(_chunk(index, sentence, request) for index, sentence in enumerate(sentences))
+        return Prepared(chunks, len(chunks), warnings)
+
+    def _reading(self) -> Reader:
+        with self._loading:
+            if self._reader is None:
+                self._reader = Reader()
+            return self._reader
+
+
+def _chunk(index: int, sentence: Sentence, request: SpeechRequest) -> Chunk:
+    row = HibariRow(sentence.ids, request.speed, request.seed, index)
+    tokens = len(sentence.ids)
+    return Chunk(index, sentence.text, Work(tokens, 1), row, tokens * _SECONDS_PER_ID / request.speed)
