@@ -6,7 +6,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
+
 from support.serving import Served, make_app, served
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_log() -> None:
+    """One JSON line an event on stdout, where pytest captures it."""
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        cache_logger_on_first_use=False,
+    )
 
 
 @pytest.fixture

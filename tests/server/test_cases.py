@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from support.listening import CONTENT_TYPES, MAGIC, duration_of, said, samples_of
 from support.serving import Served, make_app, served, until
 

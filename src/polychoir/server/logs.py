@@ -50,7 +50,8 @@ def configure_logging(log_file: Path | None) -> None:
 
 def _renderer(*, for_people: bool) -> list[Processor]:
     if for_people:
-        return [structlog.dev.ConsoleRenderer()]
+        # Pretty tracebacks cost seconds each, in the event loop.
+        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
