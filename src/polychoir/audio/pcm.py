@@ -24,11 +24,12 @@ def to_s16(samples: Samples) -> NDArray[np.int16]:
     The scale is 32,768, as decoders use: a 16-bit recording survives the way out and back unchanged.
     Raises InternalError for NaN, which is no sound but a broken model.
     """
-    scaled = np.rint(np.asarray(samples, dtype=np.float32) * np.float32(32_768.0))
+    held = np.clip(np.asarray(samples, dtype=np.float32), -1.0, 1.0)
+    scaled = np.rint(held * np.float32(32_768.0))
     if np.isnan(scaled).any():
         raise InternalError("samples hold NaN")
-    clipped: NDArray[np.int16] = np.clip(scaled, -32_768, 32_767).astype("<i2")
-    return clipped
+    whole: NDArray[np.int16] = np.minimum(scaled, 32_767).astype("<i2")
+    return whole
 
 
 def wav_header(sample_rate: int, data_size: int) -> bytes:
