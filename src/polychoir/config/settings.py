@@ -157,7 +157,7 @@ class Settings(BaseModel):
 
     # -- Text and voices
     data_dir: Path = _setting(..., "folder of stored voices, files, jobs and calibrations")
-    prompt_cache_mb: float = _setting(256.0, "memory for encoded reference clips", ge=0, le=65_536)
+    prompt_cache_mb: int = _setting(256, "memory for encoded reference clips", ge=0, le=65_536)
     max_clone_audio_prompt_cache: int | None = _setting(None, "the same, as a number of clips", ge=0)
     max_continuity_audio_tokens: int | None = _setting(None, "audio frames carried into the next chunk", ge=0)
     max_continuity_text_words: int | None = _setting(None, "words carried into the next chunk", ge=0)

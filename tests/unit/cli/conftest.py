@@ -28,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             monkeypatch.delenv(name)
     monkeypatch.setenv("POLYCHOIR_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("POLYCHOIR_FAKE_STEP_MS", "0")
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # `models` sets it, and it should not outlive the test
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> Outcome:

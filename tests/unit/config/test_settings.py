@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+import polychoir
 from polychoir.config import ModelReference, Settings
+from polychoir.config.settings import REQUEST_DEFAULTS
 from polychoir.config.unbuilt import UNBUILT
 from polychoir.errors import SettingError
 
@@ -116,3 +119,19 @@ def test_the_key_is_not_in_the_representation() -> None:
 def test_numbers_are_finite(value: float) -> None:
     with pytest.raises(ValidationError):
         Settings(request_timeout_s=value)
+
+
+def test_every_setting_that_is_built_is_read_by_somebody() -> None:
+    """A setting that nobody reads is accepted and ignored."""
+    package = Path(polychoir.__file__).parent
+    sources = [path for path in package.rglob("*.py") if package / "config" not in path.parents]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    through = {"model": "models", "served_model_name": "models"}
+    through |= dict.fromkeys(REQUEST_DEFAULTS, "request_defaults")
+    through |= dict.fromkeys(Settings().fake_options, "fake_options")
+    unread = [
+        name
+        for name in Settings.model_fields
+        if name not in UNBUILT and not re.search(rf"settings\.{through.get(name, name)}\b", text)
+    ]
+    assert not unread
