@@ -16,7 +16,7 @@ from importlib.resources import files
 # (Arabic, Nepali, Pashto) it means the standard or most spoken one.
 _ALIASES = {
     "ar": "arb", "cmn": "zh", "fas": "fa", "in": "id", "iw": "he", "ku": "kmr", "mg": "plt", "ne": "npi",
-    "or": "ory", "ps": "pbt", "tl": "fil", "ji": "yi", "ara": "arb", "ben": "bn", "deu": "de", "eng": "en",
+    "or": "ory", "tl": "fil", "ji": "yi", "ara": "arb", "ben": "bn", "deu": "de", "eng": "en",
     "fra": "fr", "heb": "he", "hin": "hi", "ind": "id", "ita": "it", "jpn": "ja", "kor": "ko", "nep": "npi",
     "nld": "nl", "pol": "pl", "por": "pt", "rus": "ru", "spa": "es", "swe": "sv", "tgl": "fil", "tha": "th",
     "tur": "tr", "ukr": "uk", "vie": "vi", "zho": "zh", "arabic": "arb", "mandarin": "zh", "nepali": "npi",
