@@ -6,6 +6,7 @@ admission, which knows the exact work, may still refuse later.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,8 +30,13 @@ class Door:
     def __init__(self, speakers: Mapping[str, Speaker]) -> None:
         self.speakers = speakers
         self.draining = False
-        self.inside = 0
+        self._inside: set[asyncio.Timeout] = set()
         self.capacity = sum(_room(speaker.engine) for speaker in speakers.values())
+
+    @property
+    def inside(self) -> int:
+        """Requests that hold a place."""
+        return len(self._inside)
 
     @property
     def state(self) -> State:
@@ -56,17 +62,28 @@ class Door:
         raise ModelNotFound(f"The model {model[:100]!r} is not served here. Served: {served}.")
 
     @contextmanager
-    def enter(self) -> Iterator[None]:
+    def enter(self, deadline: asyncio.Timeout) -> Iterator[None]:
         """Hold a place from before the body is read until the answer is made, so that bodies are bounded."""
         if self.draining:
-            raise Unavailable("The server is stopping.", code="draining", retry_after_s=DRAINING_RETRY_S)
+            raise self.stopping()
         if self.inside >= self.capacity:
             raise Overloaded("The server is full.", retry_after_s=max(map(self._wait_s, self.speakers)))
-        self.inside += 1
+        self._inside.add(deadline)
         try:
             yield
         finally:
-            self.inside -= 1
+            self._inside.discard(deadline)
+
+    def cut(self) -> None:
+        """The drain has taken long enough: the time of everybody inside is up. Call in the event loop."""
+        now = asyncio.get_running_loop().time()
+        for deadline in self._inside:
+            if not deadline.expired():
+                deadline.reschedule(now)
+
+    def stopping(self) -> Unavailable:
+        """The error for those who are too late."""
+        return Unavailable("The server is stopping.", code="draining", retry_after_s=DRAINING_RETRY_S)
 
     def check_open(self, speaker: Speaker) -> None:
         """Raises Unavailable while the model loads, InternalError if it failed, Overloaded if it is full."""

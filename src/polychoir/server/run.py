@@ -99,7 +99,10 @@ class HouseServer(uvicorn.Server):
         if self._drain_until is None:
             self._drain_until = time.monotonic() + self._drain_s
             self._door.draining = True
-        if self._door.inside == 0 or time.monotonic() >= self._drain_until:
+        if time.monotonic() >= self._drain_until:
+            self._door.cut()
+            self.should_exit = True
+        elif self._door.inside == 0:
             self.should_exit = True
 
     def _look(self) -> None:

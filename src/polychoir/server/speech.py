@@ -75,15 +75,17 @@ class Visit:
         self._facts: dict[str, Any] = request.scope["state"][ACCESS]
 
     async def answer(self) -> Response:
-        """Raises PolychoirError; DeadlineExceeded when the time is up, wherever the request is then."""
+        """Raises PolychoirError; when the time is up, wherever the request is then, DeadlineExceeded."""
         try:
             async with asyncio.timeout(self._house.settings.request_timeout_s) as deadline:
-                with self._house.door.enter():
+                with self._house.door.enter(deadline):
                     order = await self._order()
                     self._house.door.check_open(order.speaker)
                     self._shorten(deadline, order.body.timeout)
                     return await until_gone(self._request.receive, self._sing(order))
         except TimeoutError:
+            if self._house.door.draining:
+                raise self._house.door.stopping() from None
             raise DeadlineExceeded("The request took longer than its timeout and was cut.") from None
 
     async def _order(self) -> Order:
