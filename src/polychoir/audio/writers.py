@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -160,6 +161,10 @@ class CodecWriter:
         if streamed:
             options |= spec.streamed_options
         self._container, self._stream = _open(spec, format, sample_rate, self._sink, options)
+        # PyAV's container and stream refer to each other, and an open one may hold megabytes: an encoder
+        # whose listener went away must not wait for the garbage collector.
+        self._close = weakref.finalize(self, self._container.close)
+        self._close.atexit = False
         self._frame_size: int = self._stream.codec_context.frame_size
         self._held: S16 = np.empty(0, dtype=np.int16)
         self._position = 0
@@ -176,7 +181,7 @@ class CodecWriter:
         if len(self._held):
             self._encode(self._held)
         self._container.mux(self._stream.encode(None))
-        self._container.close()
+        self._close()
         file = self._sink.rest()
         if self._spec.corrected is not None and isinstance(self._sink, _Shelf):
             return self._spec.corrected(file, self._position, self._frame_size)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import re
 import struct
 import wave
+from typing import Any
 
 import av
 import numpy as np
@@ -210,6 +212,36 @@ def test_an_ended_encoder_takes_no_more() -> None:
         encoder.feed(speechlike(10))
     with pytest.raises(InternalError):
         encoder.finish()
+
+
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac"])
+def test_an_abandoned_encoder_is_closed_without_the_collector(
+    format: AudioFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    real = writers.av.open
+
+    class Watched:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._container = real(*args, **kwargs)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._container, name)
+
+        def close(self) -> None:
+            closed.append(format)
+            self._container.close()
+
+    monkeypatch.setattr(writers.av, "open", Watched)
+    gc.disable()
+    try:
+        encoder = Encoder(format, RATE, streamed=True)
+        encoder.feed(speechlike(RATE))
+        assert closed == []
+        del encoder
+        assert closed == [format]
+    finally:
+        gc.enable()
 
 
 def test_content_types_cover_the_formats() -> None:
