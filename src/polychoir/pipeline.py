@@ -130,7 +130,7 @@ class Speech:
         self.voice = desk.voice.id
         self.seed = desk.request.seed
         self.total_chunks = desk.prepared.total_chunks
-        self.warnings = (*desk.voice.warnings, *desk.prepared.warnings)
+        self.warnings = tuple(dict.fromkeys((*desk.voice.warnings, *desk.prepared.warnings)))
         self.prepare_s = desk.prepare_s
         self._speaker = speaker
         self._desk = desk
