@@ -4,7 +4,8 @@
     <|text_start|> reference text, text <|text_end|>
 
 Only this module writes control tokens. What a user wrote is data: a text that spells `<|text_end|>` is
-tokenised letter by letter and ends nothing.
+tokenised letter by letter and ends nothing. Words in square brackets that are no tag of the model's are
+read like any other text.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "num_step": (1, 128),
         "guidance_scale": (0, 10),
-        "t_shift": (0.01, 10),
+        "t_shift": (0.001, 10),
         "position_temperature": (0, 100),
         "class_temperature": (0, 10),
         "layer_penalty_factor": (0, 100),
