@@ -134,7 +134,8 @@ async def _say(settings: Settings, body: SpeechBody, output: Path) -> None:
 
 def _tell(output: Path, speech: Speech, spent_s: float) -> None:
     made = f"{speech.report.duration_s:.2f} s of audio in {spent_s:.2f} s"
-    typer.echo(f"{output}: {made}, voice {speech.voice}, seed {speech.seed}", err=True)
+    name = "stdout" if output == STDOUT else output
+    typer.echo(f"{name}: {made}, voice {speech.voice}, seed {speech.seed}", err=True)
 
 
 @asynccontextmanager
