@@ -32,6 +32,7 @@ _WORDS_KEPT = 4_096
 _LINK = re.compile(r"\[([^\]\[]+)\]\([^)(]*\)")
 _REPEATED = re.compile(r"([^\w\s])\1{3,}")
 _DIGITS = re.compile(rf"\d(?:,?\d){{{_MAX_DIGITS},}}")
+_CODE = re.compile(r"(?<![\w.,])0\d+(?![\w]|[.,]\d)")
 _RUN = re.compile(rf"\S{{{_LONG_RUN + 1},}}")
 
 
@@ -114,8 +115,13 @@ class LongWords:
 
 
 def tame(text: str, parts: re.Pattern[str]) -> str:
-    """Blanks where one word would be too much: long digit strings are read digit by digit, and unbroken
-    runs of more than 8 parts (as `parts` finds them: words, signs, numbers) are cut."""
+    """Blanks where one word would be too much, or read wrongly.
+
+    Long digit strings are read digit by digit, and so are those that begin with a zero (dates and times are
+    words by now: what is left is a code or a telephone number, and its zeros would not be said). Unbroken
+    runs of more than 8 parts (as `parts` finds them: words, signs, numbers) are cut.
+    """
+    text = _CODE.sub(lambda found: " ".join(found[0]), text)
     text = _DIGITS.sub(lambda found: " ".join(found[0]).replace(" ,", ","), text)
     return _RUN.sub(lambda found: _cut(found[0], parts), text)
 
