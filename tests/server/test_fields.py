@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polychoir.errors import InvalidRequest, PolychoirError
 from polychoir.server.schemas import MAX_SEED, SpeechBody, parse_body, suggest_field
 from support.listening import duration_of, said
-from support.serving import Served, make_app, served
+from support.serving import Served, make_app, served, until
 
 CONTRACT = {
     *("model", "input", "voice", "instructions", "response_format", "speed", "stream_format"),
@@ -148,8 +148,11 @@ async def test_another_sample_rate_is_made(house: Served) -> None:
         expected = duration_of(native.content, "wav")
         assert duration_of(response.content, "wav") == pytest.approx(expected, abs=1 / rate)
         assert rate < 16_000 or said(response) == text
+    await until(lambda: house.speaker.engine.stats().sequences_finished == 5)
+    steps = house.speaker.engine.stats().steps_total
     refused = await house.speak(text, sample_rate=11_111, response_format="opus")
     assert (refused.status_code, error_of(refused)["param"]) == (400, "sample_rate")
+    assert house.speaker.engine.stats().steps_total == steps  # refused before it was sung
 
 
 async def test_a_voice_object_is_its_id(house: Served) -> None:

@@ -6,26 +6,35 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import lru_cache
 
 from polychoir.audio.encode import Encoder
 from polychoir.audio.resample import Resampler
 from polychoir.types import OUTPUT_SAMPLE_RATE, AudioFormat, Samples
 
 
+@lru_cache(maxsize=128)
+def check_writable(format: AudioFormat, sample_rate: int) -> None:
+    """Raises InvalidRequest for a format or rate that cannot be written; asked before anything is sung."""
+    Encoder(format, sample_rate)
+
+
 class Mouth:
-    """Encodes a whole answer piece by piece, so that its samples need not be kept."""
+    """Encodes a whole answer piece by piece, so that its samples need not be kept.
+
+    An encoder weighs up to 7 MB: it is made for the first piece, not for everybody in the queue.
+    """
 
     def __init__(self, pool: Executor, format: AudioFormat, sample_rate: int | None) -> None:
-        """`sample_rate` is what the client asked for; None is the rate that speech comes in.
-
-        Raises InvalidRequest for a format or rate that cannot be written: before anything is sung.
-        """
+        """`sample_rate` is what the client asked for; None is the rate that speech comes in."""
         self.sample_rate = sample_rate or OUTPUT_SAMPLE_RATE
         self.encode_s = 0.0
+        self._format = format
         self._pool = pool
-        self._encoder = Encoder(format, self.sample_rate)
+        self._encoder: Encoder | None = None
         self._resampler = Resampler(OUTPUT_SAMPLE_RATE, self.sample_rate)
         self._out = bytearray()
+        check_writable(format, self.sample_rate)
 
     async def feed(self, samples: Samples) -> None:
         """Take the next piece, float32 mono at OUTPUT_SAMPLE_RATE."""
@@ -45,8 +54,13 @@ class Mouth:
         self.encode_s += time.perf_counter() - started
 
     def _feed(self, samples: Samples) -> None:
-        self._out += self._encoder.feed(self._resampler.feed(samples))
+        self._out += self._opened().feed(self._resampler.feed(samples))
 
     def _finish(self) -> None:
-        self._out += self._encoder.feed(self._resampler.finish())
-        self._out += self._encoder.finish()
+        self._out += self._opened().feed(self._resampler.finish())
+        self._out += self._opened().finish()
+
+    def _opened(self) -> Encoder:
+        if self._encoder is None:
+            self._encoder = Encoder(self._format, self.sample_rate)
+        return self._encoder
