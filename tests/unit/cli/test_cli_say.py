@@ -94,8 +94,9 @@ def test_a_dash_writes_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(sys, "argv", ["polychoir", "say", TEXT, "-o", "-", "--model", "fake"])
     with pytest.raises(SystemExit, match="0"):
         main()
-    written = capfdbinary.readouterr().out
-    assert heard(decode_clip(written, max_seconds=60)) == TEXT
+    written = capfdbinary.readouterr()
+    assert heard(decode_clip(written.out, max_seconds=60)) == TEXT
+    assert written.err.startswith(b"stdout: ")
     assert not list(tmp_path.iterdir())
 
 
