@@ -44,6 +44,7 @@ def test_every_field_of_the_contract_is_declared_and_described() -> None:
         ({"adapter": "a1"}, "adapter"),
         ({"lora": "a1"}, "adapter"),
         ({"timestamps": True}, "timestamps"),
+        ({"priority": "batch"}, "priority"),
         ({"loudness": -16}, "loudness"),
         ({"normalize_text": True}, "normalize_text"),
         ({"ref_audio": "https://example.org/a.wav"}, "ref_audio"),
@@ -220,7 +221,7 @@ def test_references_that_cannot_be_used(fields: dict[str, Any], param: str) -> N
     ],
 )
 def test_the_tier_follows_what_is_asked(fields: dict[str, Any], tier: str) -> None:
-    assert parse_body({"input": "Hi."} | fields).to_request(request_id="r").tier == tier
+    assert parse_body({"input": "Hi."} | fields).tier == tier
 
 
 json_values = st.recursive(
