@@ -1,0 +1,177 @@
+"""Runs the product's device side by hand, and lends the published package our noise."""
+
+from __future__ import annotations
+
+import functools
+import io
+import wave
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from polychoir.audio.decode import decode_clip
+from polychoir.models.omnivoice.checkpoint import open_checkpoint
+from polychoir.models.omnivoice.codec import Codec
+from polychoir.models.omnivoice.model import OmniVoiceModel
+from polychoir.models.omnivoice.network import Network, load_weights
+from polychoir.runner.model_runner import ModelRunner
+from polychoir.types import (
+    Chunk,
+    ModelOptions,
+    PlannedRow,
+    ReferenceClip,
+    SamplingParams,
+    SequenceOutput,
+    SpeechRequest,
+    StepPlan,
+    VoiceChoice,
+)
+from tests.parity import oracle as published
+from tests.support.philox import uniform
+
+torch.set_num_threads(1)  # the tensors are small: threads cost more than they bring
+
+RATE = 24_000
+CLIP_TEXT = "A short note to copy the voice from."
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request, in the words of both sides."""
+
+    text: str = "Hello there."
+    language: str | None = None
+    instruct: str | None = None
+    clone: bool = False
+    speed: float = 1.0
+    seed: int = 7
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def chunk(self, model: OmniVoiceModel) -> Chunk:
+        request = SpeechRequest(
+            "case",
+            self.text,
+            seed=self.seed,
+            language=self.language,
+            instructions=self.instruct,
+            speed=self.speed,
+            sampling=SamplingParams(**self.config),
+            reference=ReferenceClip(clip_bytes(), CLIP_TEXT) if self.clone else None,
+        )
+        (chunk,) = model.frontend.prepare(request, VoiceChoice("auto")).chunks
+        return chunk
+
+    def task(self, model: Any) -> dict[str, Any]:
+        prompt = published.clone_prompt(model, clip_samples(), CLIP_TEXT) if self.clone else None
+        return {
+            "text": self.text,
+            "language": self.language,
+            "instruct": self.instruct,
+            "speed": self.speed,
+            "voice_clone_prompt": prompt,
+        }
+
+
+@functools.cache
+def clip_bytes() -> bytes:
+    """One and a half seconds of something like a voice, as a wav file."""
+    t = np.arange(int(1.5 * RATE)) / RATE
+    tone = 0.25 * np.sin(2 * np.pi * 140 * t) * (0.6 + 0.4 * np.sin(2 * np.pi * 3 * t))
+    noise = 0.03 * np.random.default_rng(0).standard_normal(t.size)
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(RATE)
+        out.writeframes((32_767 * (tone + noise)).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+@functools.cache
+def clip_samples() -> NDArray[np.float32]:
+    return decode_clip(clip_bytes(), max_seconds=10)
+
+
+def open_model(folder: Path) -> OmniVoiceModel:
+    return OmniVoiceModel(open_checkpoint(str(folder)), ModelOptions(device="cpu"))
+
+
+def make_network(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Network:
+    checkpoint = open_checkpoint(str(folder))
+    place = torch.device(device)
+    return Network(checkpoint.config, load_weights(checkpoint.config, checkpoint.tensors, place, dtype))
+
+
+def make_codec(folder: Path) -> Codec:
+    return Codec(open_checkpoint(str(folder)).codec_folder, torch.device("cpu"))
+
+
+def make_runner(network: Network, codec: Codec) -> ModelRunner:
+    return ModelRunner(network, codec, resident_limit=256, prompt_cache_bytes=1 << 20)
+
+
+def run_together(runner: ModelRunner, chunks: Sequence[Chunk]) -> list[SequenceOutput]:
+    """All chunks from their first step on, side by side; each leaves when it is done."""
+    outputs: dict[int, SequenceOutput] = {}
+    for step in range(max(len(chunk.payload.timetable) for chunk in chunks)):
+        rows = tuple(
+            PlannedRow(number, step, chunk)
+            for number, chunk in enumerate(chunks)
+            if step < len(chunk.payload.timetable)
+        )
+        tokens = sum(row.chunk.work.tokens for row in rows)
+        for output in runner.run(StepPlan(step, rows, tokens)).outputs:
+            outputs[output.seq_id] = output
+    return [outputs[number] for number in range(len(chunks))]
+
+
+def codes_of(output: SequenceOutput) -> NDArray[np.int16]:
+    """int16 [8, frames]; a row that failed raises what it failed with."""
+    if output.error is not None:
+        raise output.error
+    if output.codes is None:
+        raise ValueError("an output without an error has codes")
+    return np.frombuffer(output.codes.codes, "<i2").reshape(output.codes.codebooks, output.codes.frames)
+
+
+class LentNoise:
+    """Stands in for torch.rand_like while the package generates one item: our noise, call by call.
+
+    In each step the package asks for class noise [1, 8, T, V] if its class temperature is above 0, then for
+    position noise [1, 8, T] if its position temperature is.
+    """
+
+    def __init__(self, seed: int, last_of_step: int) -> None:
+        self._seed = seed
+        self._last = last_of_step
+        self._step = 0
+
+    def __call__(self, like: torch.Tensor) -> torch.Tensor:
+        codebooks, frames = like.shape[1:3]
+        entries = like.shape[3] if like.dim() == 4 else None
+        noise = uniform(self._seed, 0, 0, self._step, frames, codebooks, entries)
+        if like.dim() == self._last:
+            self._step += 1
+        return torch.from_numpy(noise)[None].to(like)
+
+
+@contextmanager
+def lent_noise(case: Case) -> Iterator[None]:
+    last_of_step = 3 if case.config.get("position_temperature", 5.0) > 0 else 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "rand_like", LentNoise(case.seed, last_of_step))
+        yield
+
+
+def package_codes(model: Any, case: Case) -> NDArray[np.int16]:
+    """What the published package makes of the case, with our noise: int16 [8, frames]."""
+    with lent_noise(case):
+        (tokens,) = published.generate_tokens(model, case.task(model), **case.config)
+    return tokens.numpy().astype(np.int16)
