@@ -96,7 +96,7 @@ class Reader:
             phonemes: str = self._g2p(tamed, normalize_text=False)
         except Exception as error:  # a foreign library on any text at all: its failures are of every kind
             raise UnspeakableText(f"this voice cannot read {text[:60]!r}") from error
-        return phonemes
+        return " ".join(phonemes.split())  # what had no sound leaves its blanks behind
 
 
 class LongWords:

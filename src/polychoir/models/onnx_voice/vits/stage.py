@@ -48,13 +48,15 @@ class VitsStage:
         groups: dict[float, list[PlannedRow]] = {}
         for row in plan.rows:
             groups.setdefault(row.chunk.payload.length_scale, []).append(row)
-        outputs: list[SequenceOutput] = []
+        outputs: dict[int, SequenceOutput] = {}
         padded = 0
         for rows in groups.values():
             sizes = [len(row.chunk.payload.ids) for row in rows]
             padded += len(rows) * max(sizes) - sum(sizes)
-            outputs += map(_output, rows, self.sing([row.chunk.payload for row in rows]))
-        return StepResult(plan.plan_id, tuple(outputs), padded_tokens=padded)
+            for row, samples in zip(rows, self.sing([row.chunk.payload for row in rows]), strict=True):
+                outputs[row.seq_id] = _output(row, samples)
+        in_order = tuple(outputs[row.seq_id] for row in plan.rows)
+        return StepResult(plan.plan_id, in_order, padded_tokens=padded)
 
     def drop(self, seq_id: int) -> None:
         """Rows keep nothing here."""
