@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import io
 import wave
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 
@@ -34,7 +32,7 @@ from polychoir.types import (
     VoiceChoice,
 )
 from tests.parity import oracle as published
-from tests.support.philox import uniform
+from tests.support.lent_noise import lent_noise
 
 torch.set_num_threads(1)  # the tensors are small: threads cost more than they bring
 
@@ -141,37 +139,8 @@ def codes_of(output: SequenceOutput) -> NDArray[np.int16]:
     return np.frombuffer(output.codes.codes, "<i2").reshape(output.codes.codebooks, output.codes.frames)
 
 
-class LentNoise:
-    """Stands in for torch.rand_like while the package generates one item: our noise, call by call.
-
-    In each step the package asks for class noise [1, 8, T, V] if its class temperature is above 0, then for
-    position noise [1, 8, T] if its position temperature is.
-    """
-
-    def __init__(self, seed: int, last_of_step: int) -> None:
-        self._seed = seed
-        self._last = last_of_step
-        self._step = 0
-
-    def __call__(self, like: torch.Tensor) -> torch.Tensor:
-        codebooks, frames = like.shape[1:3]
-        entries = like.shape[3] if like.dim() == 4 else None
-        noise = uniform(self._seed, 0, 0, self._step, frames, codebooks, entries)
-        if like.dim() == self._last:
-            self._step += 1
-        return torch.from_numpy(noise)[None].to(like)
-
-
-@contextmanager
-def lent_noise(case: Case) -> Iterator[None]:
-    last_of_step = 3 if case.config.get("position_temperature", 5.0) > 0 else 4
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "rand_like", LentNoise(case.seed, last_of_step))
-        yield
-
-
 def package_codes(model: Any, case: Case) -> NDArray[np.int16]:
     """What the published package makes of the case, with our noise: int16 [8, frames]."""
-    with lent_noise(case):
+    with lent_noise(case.seed, case.config.get("position_temperature", 5.0)):
         (tokens,) = published.generate_tokens(model, case.task(model), **case.config)
     return tokens.numpy().astype(np.int16)

@@ -31,9 +31,10 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 
 
 def uniform(
-    seed: int, chunk: int, attempt: int, step: int, frames: int, codebooks: int, entries: int | None
+    seed: int, step: int, shape: tuple[int, int, int | None], chunk: int = 0, attempt: int = 0
 ) -> NDArray[np.float32]:
-    """Noise of a whole step: [codebooks, frames] for positions, [codebooks, frames, entries] for classes."""
+    """Noise of a whole step. shape: codebooks, frames, and entries for class noise, None for position noise."""
+    codebooks, frames, entries = shape
     purpose = 1 if entries is None else 2
     blocks = 1 if entries is None else -(-entries // 4)
     codebook, frame, block = np.meshgrid(
