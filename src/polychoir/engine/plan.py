@@ -46,14 +46,14 @@ def limits_for(
 ) -> Limits:
     """Resolve settings (None = default) against what the model can do.
 
-    An iterative model on one device keeps exactly `steps_ahead` plans in flight: with more, rows would
-    split into separate batches that never meet again.
+    `max_concurrent_plans` is a ceiling. An iterative model on one device keeps `steps_ahead` plans in
+    flight at most: with more, rows would split into separate batches that never meet again.
     """
     rows = max_num_seqs or (256 if info.kind == "iterative" else 8)
     rows = min(rows, info.max_rows or rows)
     plans = max_concurrent_plans or info.default_concurrent_plans
     if info.kind == "iterative":
-        plans = info.steps_ahead
+        plans = min(max_concurrent_plans or info.steps_ahead, info.steps_ahead)
     resident = max_resident_seqs or max(4 * rows, rows * plans)
     if not batch:
         rows = plans = resident = 1

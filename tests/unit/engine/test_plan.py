@@ -65,6 +65,8 @@ def test_defaults_follow_the_kind_of_model():
 def test_an_iterative_model_never_splits_into_batches_that_do_not_meet():
     assert limits_for(info(steps_ahead=1, default_concurrent_plans=4)).max_concurrent_plans == 1
     assert limits_for(info(steps_ahead=2)).max_concurrent_plans == 2
+    assert limits_for(info(steps_ahead=2), max_concurrent_plans=1).max_concurrent_plans == 1
+    assert limits_for(info(steps_ahead=2), max_concurrent_plans=9).max_concurrent_plans == 2
 
 
 def test_a_graph_that_takes_one_item_gets_plans_of_one_row():

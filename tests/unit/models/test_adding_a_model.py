@@ -62,7 +62,7 @@ async def test_a_foreign_package_adds_a_model(foreign_package):
 def test_a_broken_plug_in_is_named(foreign_package):
     with pytest.raises(ModelLoadError, match="'broken' cannot be imported"):
         get_plugin("broken")
-    with pytest.raises(ModelLoadError, match="knows the model 'no/such'.*'broken' cannot be imported"):
+    with pytest.raises(ModelLoadError, match=r"knows the model 'no/such'.*'broken' cannot be imported"):
         open_model("no/such", ModelOptions())
 
 
