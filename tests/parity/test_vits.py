@@ -128,7 +128,8 @@ def test_rows_of_different_pace_share_a_plan_and_not_a_forward(
     assert first is not None and second is not None and third is not None
     np.testing.assert_allclose(first, alone[0], rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(third, alone[2], rtol=0, atol=TOLERANCE)
-    assert second.size / alone[1].size == pytest.approx(1.6, rel=0.1)
+    np.testing.assert_allclose(second, stage.sing([slow.payload])[0], rtol=0, atol=TOLERANCE)
+    assert second.size > 1.3 * alone[1].size  # below 1.6: the graph rounds every phoneme up to whole frames
     assert result.padded_tokens == abs(chunks[0].work.tokens - chunks[2].work.tokens)
 
 

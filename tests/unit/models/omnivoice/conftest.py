@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.qwen_tokenizer import write_tokenizer
 
 from polychoir.models.omnivoice.frontend import OmniVoiceFrontend
 from polychoir.models.omnivoice.settings import DEFAULTS
 from polychoir.types import ModelInfo
+from tests.support.qwen_tokenizer import write_tokenizer
 
 INFO = ModelInfo(
     name="omnivoice",
