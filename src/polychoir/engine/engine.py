@@ -93,12 +93,12 @@ class Engine:
         """The latest snapshot; reading it costs the loop nothing."""
         return self._loop.stats
 
-    async def aclose(self) -> None:
-        """Stop the loop after the plans in flight."""
+    async def aclose(self, timeout_s: float | None = None) -> None:
+        """Stop after the plans in flight, or after loading, which cannot be hurried; wait at most so long."""
         if not self._started:
             return
         self._loop.stop()
-        await asyncio.to_thread(self._loop.join)
+        await asyncio.to_thread(self._loop.join, timeout_s)
 
 
 class ChunkStream:

@@ -23,6 +23,9 @@ from polychoir.server.house import House, build_house
 from polychoir.server.middleware import BodyLimit, Boundary, HeadAsGet, RequestId
 
 ROUTERS = (speech.router, lists.router, health.router)
+STOP_S = 10.0
+"""How long the end waits for an engine; one that is still loading is left to end with the process."""
+
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -73,8 +76,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     house.door.draining = True
     for speaker in house.speakers.values():
-        if speaker.engine.status != "loading":  # loading cannot be hurried; its thread ends with the process
-            await speaker.engine.aclose()
+        await speaker.engine.aclose(timeout_s=STOP_S)
     house.encoding.shutdown(wait=False, cancel_futures=True)
 
 
