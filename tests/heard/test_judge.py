@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.judge import transcribe, word_error_rate, words
 
 from polychoir.models.base import Model
 from polychoir.models.onnx_voice.plugin import hibari
 from polychoir.types import ModelOptions, Samples, SpeechRequest, VoiceChoice
+from tests.support.judge import transcribe, word_error_rate, words
 
 TEXTS = Path(__file__).parents[1] / "data" / "texts.jsonl"
 SENTENCES = (
