@@ -33,7 +33,7 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 def uniform(
     seed: int, step: int, shape: tuple[int, int, int | None], chunk: int = 0, attempt: int = 0
 ) -> NDArray[np.float32]:
-    """Noise of a whole step. shape: codebooks, frames, and entries for class noise, None for position noise."""
+    """Noise of a whole step. shape: codebooks, frames, entries (None: the noise of positions)."""
     codebooks, frames, entries = shape
     purpose = 1 if entries is None else 2
     blocks = 1 if entries is None else -(-entries // 4)

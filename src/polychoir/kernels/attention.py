@@ -84,7 +84,7 @@ def _attend_equal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _make_varlen() -> Attend:
     """Bind torch's varlen attention, whose arguments changed between releases.
 
-    Raises ImportError where torch has none.
+    Raises ImportError or AttributeError where torch has none.
     """
     from torch.nn.attention import varlen
 
@@ -100,20 +100,35 @@ def _make_varlen() -> Attend:
     return attend_varlen
 
 
+def _with_repeated_heads(attend: Attend) -> Attend:
+    """For kernels that want as many key heads as query heads."""
+
+    def attend_repeated(q: Tensor, k: Tensor, v: Tensor, runs: Runs) -> Tensor:
+        share = q.shape[1] // k.shape[1]
+        return attend(q, k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1), runs)
+
+    return attend_repeated
+
+
 def choose(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]) -> tuple[str, Attend]:
     """The quickest way that is right here, and its name. shape: heads, key heads, head size."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return "grouped", attend_grouped
     try:
         varlen = _make_varlen()
-        worst = _disagreement(varlen, device, dtype, shape)
-    except (ImportError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        _log.warning("varlen attention is not usable here (%s); using grouped attention", error)
+    except (ImportError, AttributeError) as error:
+        _log.warning("this torch has no varlen attention (%s); using grouped attention", error)
         return "grouped", attend_grouped
-    if worst > _TOLERANCE:
-        _log.warning("varlen attention is off by %.3g here; using grouped attention", worst)
-        return "grouped", attend_grouped
-    return "varlen", varlen
+    for name, attend in (("varlen", varlen), ("varlen, heads repeated", _with_repeated_heads(varlen))):
+        try:
+            worst = _disagreement(attend, device, dtype, shape)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            _log.warning("%s: attention is not usable here (%s)", name, error)
+            continue
+        if worst <= _TOLERANCE:
+            return name, attend
+        _log.warning("%s: attention is off by %.3g here", name, worst)
+    return "grouped", attend_grouped
 
 
 def _disagreement(
