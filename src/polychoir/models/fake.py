@@ -15,6 +15,7 @@ import numpy as np
 from polychoir import types as t
 from polychoir.errors import InternalError, UnspeakableText, UnsupportedByModel
 from polychoir.models.base import Model, Runner
+from polychoir.models.placement import check_cpu_only
 from polychoir.models.tones import RATE, say
 from polychoir.runner.threaded import ThreadedRunner
 from polychoir.text import clean, is_speakable, segment
@@ -86,6 +87,7 @@ class FakePlugin:
         return False
 
     def open(self, reference: str | None, options: t.ModelOptions) -> Model:
+        check_cpu_only("fake", options)
         settings = FakeSettings(**{k: v for k, v in options.extra.items() if k.startswith("fake_")})
         defaults = {"num_step": settings.fake_steps, **options.defaults}
         honoured = frozenset({"num_step", "speed", "seed", "language"})

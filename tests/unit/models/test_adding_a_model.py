@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import polychoir.models.fake as fake_module
-from polychoir.errors import ModelLoadError
+from polychoir.errors import ModelLoadError, SettingError
 from polychoir.models.registry import get_plugin, open_model, plugin_names
 from polychoir.models.tones import heard
 from polychoir.types import ModelOptions
@@ -93,3 +93,12 @@ def test_a_share_of_rows_fails_by_seed():
         chunk = model.frontend.prepare(speech_request("x", seed=seed), None).chunks[0]
         ends.append(model._end(row_of(chunk)).error is not None)
     assert 70 < sum(ends) < 130
+
+
+@pytest.mark.parametrize("name", ["fake", "hibari"])
+@pytest.mark.parametrize(("setting", "value"), [("device", "cuda"), ("dtype", "float16")])
+def test_a_cpu_model_refuses_a_place_it_cannot_run_in(name, setting, value):
+    with pytest.raises(SettingError, match=name) as caught:
+        open_model(name, ModelOptions(**{setting: value}))
+    assert caught.value.param == setting
+    open_model(name, ModelOptions(device="cpu", dtype="float32"))

@@ -17,6 +17,7 @@ from polychoir.models.onnx_voice.hibari.frontend import HibariFrontend
 from polychoir.models.onnx_voice.session import cores
 from polychoir.models.onnx_voice.vits.config import VitsConfig
 from polychoir.models.onnx_voice.vits.frontend import Phonemizer, VitsFrontend
+from polychoir.models.placement import check_cpu_only
 from polychoir.runner.threaded import ThreadedRunner
 from polychoir.types import ModelInfo, ModelOptions
 
@@ -51,6 +52,7 @@ class HibariPlugin:
         return reference in ("hibari", HIBARI_PACKAGE)
 
     def open(self, reference: str | None, options: ModelOptions) -> Model:
+        check_cpu_only("hibari", options)
         _need("hibari", f"the embedded voice is not installed: {_GET_VOICE}")
         _need("onnxruntime", f"the embedded voice needs ONNX Runtime: {_GET_VOICE}")
         _check_hibari_version()
@@ -66,7 +68,8 @@ def _hibari_info(options: ModelOptions) -> ModelInfo:
         sample_rate=24_000,
         languages=("en",),
         voices=("heart",),
-        fields=frozenset({"speed", "seed", "language"}),
+        # Its own text side writes out numbers and abbreviations, and cannot be told not to.
+        fields=frozenset({"speed", "seed", "language", "normalize_text"}),
         speed_range=(0.5, 2.0),
         max_rows=1,
         default_concurrent_plans=cores(),
@@ -117,6 +120,7 @@ class VitsPlugin:
                 "a VITS voice is named by its file: path/to/voice.onnx, with voice.onnx.json beside it"
             )
         weights = Path(reference)
+        check_cpu_only(weights.stem, options)
         if not weights.is_file():
             raise ModelLoadError(f"{weights}: there is no such file")
         _need("onnxruntime", f"a VITS voice needs ONNX Runtime: {_GET_RUNTIME}")

@@ -29,7 +29,7 @@ def check_request(
     _check_fields(request, info)
     _check_speed(request.speed, info)
     _check_voice(voice, info)
-    warnings = voice.warnings + _language_warnings(request.language, info, accent)
+    warnings = _language_warnings(request.language, info, accent)
     return (*warnings, INSTRUCTIONS_IGNORED) if request.instructions else warnings
 
 
