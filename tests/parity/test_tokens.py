@@ -7,7 +7,7 @@ of ours run in one batch, whatever their settings; the package makes one at a ti
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,22 @@ def test_default_temperatures_and_penalties(checkpoint_dir: Path, oracle64: Any)
         Case(seed=2**64 - 1, config={"num_step": 8}),
     ]
     assert compare(checkpoint_dir, oracle64, cases, torch.float64) == [0] * len(cases)
+
+
+@pytest.mark.parametrize("settings", [QUIET, LIVELY], ids=["quiet", "lively"])
+def test_float32_tokens_rarely_differ(
+    checkpoint_dir: Path,
+    oracle: Any,
+    settings: dict[str, float],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In float32 packed and padded products round differently, so a near-tie may fall the other way and
+    everything after it in that row with it. It is counted; no row differed on the machine this was written
+    on, nor in the 360 of the full grid. One row is what another processor's arithmetic may cost."""
+    cases = with_settings(covering()[::3], settings)
+    counts = compare(checkpoint_dir, oracle, cases, torch.float32)
+    record_property("float32_differing_cells", sum(counts))
+    assert sum(count > 0 for count in counts) <= 1
 
 
 @pytest.mark.slow
