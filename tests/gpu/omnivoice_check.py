@@ -14,6 +14,7 @@ more rows than `MOST_DIFFERING_ROWS` (float32 on the GPU rounds by batch shape, 
 from __future__ import annotations
 
 import argparse
+import importlib.machinery
 import importlib.util
 import itertools
 import json
@@ -40,9 +41,9 @@ from polychoir.types import Chunk, PlannedRow, SequenceOutput, StepPlan, VoicePr
 from tests.support.lent_noise import lent_noise
 
 if importlib.util.find_spec("soundfile") is None or importlib.util.find_spec("_cffi_backend") is None:
-    sys.modules["soundfile"] = types.ModuleType(
-        "soundfile"
-    )  # the package reads files with it; no file is read
+    # The package reads files with it; no file is read here. Others look for its spec.
+    sys.modules["soundfile"] = types.ModuleType("soundfile")
+    sys.modules["soundfile"].__spec__ = importlib.machinery.ModuleSpec("soundfile", None)
 
 FRAME_RATE = 25
 MOST_DIFFERING_ROWS = 2
