@@ -76,7 +76,8 @@ def test_decoded_together_as_alone_and_as_the_package(codec: Codec, oracle: Any)
 
 def test_needs_no_torchaudio_and_leaves_none_behind(checkpoint_dir: Path) -> None:
     script = (
-        "import sys, torch, pathlib\n"
+        "import sys, torch, pathlib, transformers\n"
+        "from transformers.models.higgs_audio_v2_tokenizer import HiggsAudioV2TokenizerConfig\n"
         "from polychoir.models.omnivoice.codec import Codec\n"
         "Codec(pathlib.Path(sys.argv[1]), torch.device('cpu'))\n"
         "from importlib.util import find_spec\n"

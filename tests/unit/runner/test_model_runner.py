@@ -76,7 +76,7 @@ def chunk(seed: int = 1, frames: int = 4, steps: int = 3, **changes: object) -> 
         timetable=timetable(frames, steps, 0.5),
         guidance_scale=2.0,
         position_temperature=5.0,
-        class_temperature=0.0,
+        class_temperature=0.7,
         layer_penalty_factor=5.0,
         seed=seed,
         shaping=Shaping(postprocess_output=False, lead_s=0.0, trail_s=0.0, fade_s=0.0),

@@ -8,6 +8,7 @@ that step is done by a resampler of our own, and torchaudio need not be installe
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.machinery
 import importlib.util
 import math
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     Codes = NDArray[np.int16]
 
+_HIGGS = "transformers.models.higgs_audio_v2_tokenizer.modeling_higgs_audio_v2_tokenizer"
 _ZERO_CROSSINGS = 6
 _ROLL_OFF = 0.99
 _SEMANTIC_PAD = 160
@@ -45,9 +47,11 @@ class Codec:
     def __init__(self, folder: Path, device: torch.device) -> None:
         """Raises ModelLoadError if the folder's weights do not fit its config."""
         try:
-            self._model = _higgs_class().from_pretrained(folder, dtype=torch.float32).eval().to(device)
+            with _no_progress_bar():
+                model = _higgs_class().from_pretrained(folder, dtype=torch.float32)
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelLoadError(f"{folder}: the audio tokenizer cannot be loaded ({error})") from error
+        self._model = model.eval().to(device)
         self._device = device
 
     @torch.inference_mode()
@@ -107,9 +111,8 @@ def _filters(src: int, dst: int) -> tuple[Tensor, int]:
 def _higgs_class() -> Any:
     """The codec class with its one use of torchaudio replaced; the shared class stays as it is."""
     with _torchaudio_to_import():
-        from transformers.models.higgs_audio_v2_tokenizer import modeling_higgs_audio_v2_tokenizer as higgs
-
-    base: Any = higgs.HiggsAudioV2TokenizerModel
+        # By its full name: as an attribute of its package it is a placeholder wherever torchaudio is missing.
+        base: Any = importlib.import_module(_HIGGS).HiggsAudioV2TokenizerModel
 
     class HiggsCodec(base):  # type: ignore[misc]
         def _extract_semantic_features(self, input_values: Tensor) -> Tensor:
@@ -122,6 +125,19 @@ def _higgs_class() -> Any:
             return features[:, :: max(1, config.semantic_downsample_factor)]
 
     return HiggsCodec
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """The codec loads in a blink; its bar would stand in the middle of a server's log."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @contextmanager
