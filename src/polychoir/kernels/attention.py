@@ -4,6 +4,8 @@ q [N, H, D], k and v [N, K, D] hold all runs end to end; H is a multiple of K. T
 
 grouped   runs of equal length go through one scaled_dot_product_attention. Exact blocks, no mask, no
           padding; works everywhere and in every dtype. Rows never touch, so a broken one stays alone.
+          Measured on one CPU thread, 16 runs of 125-149 tokens, 16 heads of 128, float32: 67 ms, and one
+          call over all tokens with a block mask 469 ms; 16 runs of 50-420 tokens: 135 ms and 1065 ms.
 varlen    flash attention over cumulative lengths (torch.nn.attention.varlen): CUDA, bf16 and fp16.
 
 `choose` tries varlen on a small case and takes it only if it agrees with grouped.
