@@ -1,10 +1,20 @@
-"""Shared by every suite: long and GPU tests say why they were skipped."""
+"""Shared by every suite: the small checkpoint; long and GPU tests say why they were skipped."""
 
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def checkpoint_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random OmniVoice checkpoint in the published layout; made once, in seconds."""
+    pytest.importorskip("torch", reason="OmniVoice's tests need the extra [omnivoice]")
+    from tests.support.checkpoint import small_checkpoint
+
+    return small_checkpoint(tmp_path_factory.mktemp("omnivoice"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""One small checkpoint and one oracle for the whole run: they take seconds, the tests milliseconds."""
+"""One oracle for the whole run: it takes seconds, the tests milliseconds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def checkpoint_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random checkpoint in the published layout."""
-    pytest.importorskip("torch", reason="the parity tests need the extra [omnivoice]")
-    from tests.support.checkpoint import small_checkpoint
-
-    return small_checkpoint(tmp_path_factory.mktemp("omnivoice"))
 
 
 @pytest.fixture(scope="session")
