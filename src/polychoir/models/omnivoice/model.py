@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from polychoir.runner.threaded import ThreadedRunner
 
 _log = logging.getLogger(__name__)
+_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DEFAULT_ROWS = 256
 _RESIDENT_PER_ROW = 4
@@ -41,8 +42,9 @@ class OmniVoiceModel:
             raise ModelLoadError(
                 f"dtype {options.dtype!r} is not one of auto, {', '.join(_DTYPES)}", param="dtype"
             )
-        if find_spec("torch") is None:
-            raise ModelLoadError("OmniVoice needs torch: pip install 'polychoir[omnivoice]'")
+        absent = [package for package in _PACKAGES if find_spec(package) is None]
+        if absent:
+            raise ModelLoadError(f"OmniVoice needs {', '.join(absent)}: pip install 'polychoir[omnivoice]'")
         self.info = _card(checkpoint, options)
         self.frontend = OmniVoiceFrontend(
             checkpoint.tokenizer_file, self.info, context=checkpoint.config.context

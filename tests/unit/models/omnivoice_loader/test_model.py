@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from polychoir.errors import ModelLoadError
+from polychoir.models.omnivoice import model
 from polychoir.models.omnivoice.config import parse_config
 from polychoir.models.omnivoice.model import OmniVoiceModel
 from polychoir.models.omnivoice.plugin import omnivoice
@@ -49,10 +50,17 @@ def test_opening_imports_no_torch(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", script, str(folder)], check=True, timeout=120)
 
 
-@pytest.mark.parametrize("options", [{"dtype": "int3"}])
-def test_a_dtype_that_means_nothing_is_refused_at_once(folder: Path, options: dict[str, str]) -> None:
+def test_a_dtype_that_means_nothing_is_refused_at_once(folder: Path) -> None:
     with pytest.raises(ModelLoadError, match="dtype 'int3' is not one of auto, float32"):
-        opened(folder, **options)
+        opened(folder, dtype="int3")
+
+
+def test_what_is_not_installed_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "find_spec", lambda name: None if name in ("torch", "safetensors") else name)
+    with pytest.raises(
+        ModelLoadError, match=r"needs torch, safetensors: pip install 'polychoir\[omnivoice\]'"
+    ):
+        opened(folder)
 
 
 @pytest.mark.parametrize("device", ["tpu!", "mps", "cuda"])
