@@ -64,13 +64,14 @@ class ModelRunner:
         """One step of every row that still has a slot; see Stage.run."""
         refused = [output for planned in plan.rows if (output := self._start(planned)) is not None]
         live = self._live(plan)
-        if live:
-            self._step(live)
-            self._keep_one_step_ahead()
-        ended = [
-            (planned, slot) for planned, slot in live if planned.step + 1 == len(slot.seat.row.timetable)
-        ]
-        return StepResult(plan.plan_id, outputs=(*refused, *self._finish(ended)))
+        try:
+            ended = self._advance(live)
+        except Exception:
+            # The engine starts these rows again, or gives up one that was alone: no slot may outlive that.
+            for planned, _ in live:
+                self._slots.drop(planned.seq_id)
+            raise
+        return StepResult(plan.plan_id, outputs=(*refused, *ended))
 
     def drop(self, seq_id: int) -> None:
         self._slots.drop(seq_id)
@@ -128,8 +129,18 @@ class ModelRunner:
             raise InvalidRequest("the voice's stored codes are outside the codebook", param="voice")
         return codes.reshape(self._network.config.codebooks, frames)
 
+    def _advance(self, live: Sequence[tuple[PlannedRow, Slot]]) -> list[SequenceOutput]:
+        """One step of these rows; what is at its end is decoded."""
+        if not live:
+            return []
+        self._step(live)
+        self._keep_one_step_ahead()
+        return self._finish(
+            [(planned, slot) for planned, slot in live if planned.step + 1 == len(slot.seat.row.timetable)]
+        )
+
     def _step(self, live: Sequence[tuple[PlannedRow, Slot]]) -> None:
-        """Forward and reveal. The write is the last thing done, so a step that fails has changed nothing."""
+        """Forward and reveal, for all rows at once."""
         slots = [slot for _, slot in live]
         batch, device = self._pack(slots), self._network.device
         logits = self._network.forward(batch.tokens, self._slots.arena[batch.audio])

@@ -177,20 +177,22 @@ def test_decoding_fails_only_for_the_row_at_fault(runner: ModelRunner, codec: To
         assert outputs[seed].codes == alone[seed - 1].codes
 
 
-def test_a_step_that_raises_has_changed_nothing(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = sing(runner, chunk(steps=2), 1)
-    one = chunk(steps=2)
-    step(runner, 0, PlannedRow(2, 0, one))
+def test_after_a_step_that_raised_rows_start_again_and_no_slot_is_lost(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = sing(runner, chunk(), 1)
 
     def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Network, "forward", broken)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            step(runner, 1, PlannedRow(2, 1, one))
-    (output,) = step(runner, 1, PlannedRow(2, 1, one))
-    assert output.codes == expected.codes
+    for seq_id in range(10, 20):
+        step(runner, 0, PlannedRow(seq_id, 0, chunk()))
+        with monkeypatch.context() as patch:
+            patch.setattr(Network, "forward", broken)
+            with pytest.raises(RuntimeError, match="out of memory"):
+                step(runner, 1, PlannedRow(seq_id, 1, chunk()))
+        assert not step(runner, 2, PlannedRow(seq_id, 2, chunk()))  # was under way already
+    assert sing(runner, chunk(), 19, epoch=1).codes == expected.codes
 
 
 def test_the_order_of_a_plan_does_not_matter(runner: ModelRunner) -> None:
