@@ -94,6 +94,7 @@ def test_every_row_ends_exactly_once_within_every_bound(actions, ahead, poison, 
         bad = end.sequence.seq_id in world.poison | world.faulty
         assert (end.output.error is not None) == bad, "only the rows at fault fail"
         assert bad or end.output.samples[0] == end.sequence.seq_id
+    assert world.scheduler.backlog_tokens == 0
     check_plans(world)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polychoir.text import clean, is_speakable, scripts, segment
@@ -30,11 +30,13 @@ def without_blanks(text: str) -> str:
 
 @settings(max_examples=400)
 @given(TEXT, st.integers(1, 60), st.integers(1, 60), st.sampled_from([len, weight]))
+@example("0 \u0300", 1, 1, len)
 def test_segment(text: str, limit: int, first: int, measure) -> None:  # type: ignore[no-untyped-def]
     pieces = segment(text, limit, measure, first_limit=first)
     assert without_blanks("".join(pieces)) == without_blanks(text)
     for index, piece in enumerate(pieces):
-        assert piece and piece == piece.strip()
+        assert piece and piece == piece.rstrip()
+        assert not piece[0].isspace() or unicodedata.category(piece[1])[0] == "M", "a blank may carry a mark"
         if measure(piece) > (limit if index else first):
             assert len(segment(piece, 0.5, lambda _: 1.0)) == 1, (
                 "only one character alone may exceed the limit"

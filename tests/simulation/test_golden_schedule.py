@@ -80,7 +80,7 @@ def test_under_twice_the_load_nothing_is_lost_and_bounds_hold():
     core, _, ended, gone = simulate(seed=11, rows=400, rate=60.0, abort_share=0.1)
     assert {end.sequence.seq_id for end in ended} | gone == set(range(400))
     assert len(ended) + len(gone) == 400
-    stats = core.stats()
+    stats = core.stats
     assert (stats.waiting, stats.running, stats.decoding, stats.plans_in_flight) == (0, 0, 0, 0)
     assert stats.sequences_aborted == len(gone) > 10
     assert stats.avg_batch_size > 2
@@ -92,4 +92,4 @@ def test_the_device_is_never_idle_while_rows_wait():
     busy = sum(STEP_S + TOKEN_S * plan.tokens for plan in runner.plans)
     assert runner.free_at - busy < 1e-3
     assert len(ended) == 200
-    assert core.stats().busy_s > 0.99 * busy
+    assert core.stats.busy_s > 0.99 * busy

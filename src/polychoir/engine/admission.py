@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 from polychoir.engine.cost import backlog_s
 from polychoir.engine.scheduler import Scheduler
 from polychoir.errors import Overloaded
@@ -21,8 +19,7 @@ def admit(scheduler: Scheduler, rows: int, tier: Tier, tokens_per_s: float) -> N
     waiting = scheduler.waiting_by_tier[tier]
     if waiting == 0 or waiting + rows <= scheduler.limits.queue_limit:
         return
-    held = chain(scheduler.waiting.values(), scheduler.running.values())
-    backlog = backlog_s(((row.chunk.work, row.done_steps) for row in held), tokens_per_s)
+    backlog = backlog_s(scheduler.backlog_tokens, tokens_per_s)
     raise Overloaded(
         f"the {tier} queue is full ({waiting} rows waiting)",
         retry_after_s=min(max(backlog, MIN_RETRY_S), MAX_RETRY_S),

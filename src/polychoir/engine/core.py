@@ -6,13 +6,14 @@ it with a virtual clock and a runner that only counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from polychoir.engine.cost import backlog_s
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Ended
 from polychoir.models.base import Runner
-from polychoir.types import StepPlan, StepResult
+from polychoir.types import StepPlan, StepResult, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,13 @@ class EngineStats:
 
     steps_total counts row-steps (a step with 8 rows adds 8). rows_dispatched / batches_dispatched is the
     average batch; where a plan holds one item only, a batch is what runs together, so each plan adds the
-    rows in flight. Tokens are packed tokens; busy_s is time with at least one plan in flight.
+    rows in flight. Tokens are packed tokens; busy_s is time with at least one plan in flight. backlog_s is
+    how long the steps not planned yet will take at the pace so far.
     """
 
     waiting: int = 0
+    waiting_by_tier: Mapping[Tier, int] = field(default_factory=dict)
+    backlog_s: float = 0.0
     running: int = 0
     decoding: int = 0
     plans_in_flight: int = 0
@@ -44,15 +48,11 @@ class EngineStats:
     def avg_batch_size(self) -> float:
         return self.rows_dispatched / self.batches_dispatched if self.batches_dispatched else 0.0
 
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens_total / self.busy_s if self.busy_s else 0.0
-
 
 class EngineCore:
     """One scheduler and one runner, stepped by whoever owns the thread.
 
-    `deliver` is called with each sequence that ended, before `step` returns.
+    `deliver` is called with each sequence that ended, before `step` returns; `stats` has counted it by then.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class EngineCore:
         self.scheduler = scheduler
         self.runner = runner
         self.counts = Counts()
+        self.stats = EngineStats()
         self._clock = clock
         self._deliver = deliver
 
@@ -76,11 +77,13 @@ class EngineCore:
             self.runner.submit(plan)
         results = self.runner.poll()
         now = self._clock()
+        ended: list[Ended] = []
         for result in results:
-            for ended in self.scheduler.complete(result, now):
-                self.counts.ended(ended)
-                self._deliver(ended)
+            ended += self.scheduler.complete(result, now)
             self.counts.settled(result, idle=not self.scheduler.in_flight, now=now)
+        self.stats = self.counts.snapshot(self.scheduler, ended)
+        for one in ended:
+            self._deliver(one)
         return bool(results)
 
     def abort(self, seq_id: int) -> None:
@@ -88,9 +91,6 @@ class EngineCore:
         self.counts.sequences_aborted += 1
         if self.scheduler.abort(seq_id):
             self.runner.drop(seq_id)
-
-    def stats(self) -> EngineStats:
-        return self.counts.snapshot(self.scheduler)
 
     def _batch_size(self, plan: StepPlan) -> int:
         if self.scheduler.limits.max_num_seqs > 1:
@@ -123,15 +123,20 @@ class Counts:
             self.busy_s += now - self._busy_since
             self._busy_since = None if idle else now
 
-    def ended(self, ended: Ended) -> None:
-        if ended.output.error is None:
-            self.sequences_finished += 1
-        else:
-            self.sequences_failed += 1
+    @property
+    def tokens_per_s(self) -> float:
+        """The pace so far; 0 before the first result."""
+        return self.tokens_total / self.busy_s if self.busy_s else 0.0
 
-    def snapshot(self, scheduler: Scheduler) -> EngineStats:
+    def snapshot(self, scheduler: Scheduler, ended: list[Ended]) -> EngineStats:
+        """Count what just ended, and say how things stand."""
+        failed = sum(one.output.error is not None for one in ended)
+        self.sequences_failed += failed
+        self.sequences_finished += len(ended) - failed
         return EngineStats(
             waiting=len(scheduler.waiting),
+            waiting_by_tier=dict(scheduler.waiting_by_tier),
+            backlog_s=backlog_s(scheduler.backlog_tokens, self.tokens_per_s),
             running=len(scheduler.running),
             decoding=len(scheduler.decoding),
             plans_in_flight=len(scheduler.in_flight),

@@ -5,8 +5,6 @@ Seconds come later, from a fitted curve; until then one token costs what it cost
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from polychoir.types import Work
 
 UNKNOWN_STEPS = 256
@@ -19,8 +17,6 @@ def remaining_tokens(work: Work, steps_done: int) -> int:
     return max(steps - steps_done, 0) * work.tokens
 
 
-def backlog_s(rows: Iterable[tuple[Work, int]], tokens_per_s: float) -> float:
-    """Seconds to work off rows given as (work, steps done); 0 while no speed is known."""
-    if tokens_per_s <= 0:
-        return 0.0
-    return sum(remaining_tokens(work, done) for work, done in rows) / tokens_per_s
+def backlog_s(tokens: int, tokens_per_s: float) -> float:
+    """Seconds to work off that many tokens; 0 while no speed is known."""
+    return tokens / tokens_per_s if tokens_per_s > 0 else 0.0

@@ -38,7 +38,7 @@ class Engine:
         return self._loop.status
 
     @property
-    def failure(self) -> Exception | None:
+    def failure(self) -> BaseException | None:
         """Why the status is failed."""
         return self._loop.failure
 
@@ -64,6 +64,8 @@ class Engine:
         more: they continue a request that was let in before, and are never refused.
         Raises Overloaded (full), Unavailable (still loading), InternalError (the engine has failed).
         """
+        if not chunks:
+            raise InternalError("this is a bug: a request without chunks")
         if self.status == "loading":
             raise Unavailable("the model is loading", code="loading", retry_after_s=LOADING_RETRY_S)
         loop = asyncio.get_running_loop()

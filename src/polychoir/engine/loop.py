@@ -59,8 +59,8 @@ class EngineLoop:
 
     def __init__(self, model: Model, limits: Limits, clock: Callable[[], float]) -> None:
         self.status: Status = "loading"
-        self.failure: Exception | None = None
-        self.stats = EngineStats()
+        self.failure: BaseException | None = None
+        self._core: EngineCore | None = None
         self._model = model
         self._limits = limits
         self._clock = clock
@@ -73,6 +73,11 @@ class EngineLoop:
         self._sinks: dict[int, Callable[[Ended | PolychoirError], None]] = {}
         self._rows: dict[int, set[int]] = {}
         self._thread = threading.Thread(target=self._run, name="polychoir-engine", daemon=True)
+
+    @property
+    def stats(self) -> EngineStats:
+        """The latest snapshot."""
+        return EngineStats() if self._core is None else self._core.stats
 
     def start(self) -> None:
         self._thread.start()
@@ -111,11 +116,11 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             runner = self._model.load(self._wake.set)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a library may think that it is a command
             logger.error("model %s did not load: %s", self._model.info.name, error)
             self._settle("failed", error)
             return
-        core = EngineCore(Scheduler(self._limits), runner, self._clock, self._deliver)
+        core = self._core = EngineCore(Scheduler(self._limits), runner, self._clock, self._deliver)
         self._settle("ready")
         try:
             self._loop(core)
@@ -129,19 +134,18 @@ class EngineLoop:
         while not self._stopping:
             self._take_inbox(core)
             progressed = core.step()
-            self.stats = core.stats()
             if not progressed:
                 self._wake.wait()
             self._wake.clear()
 
-    def _settle(self, status: Status, failure: Exception | None = None) -> None:
+    def _settle(self, status: Status, failure: BaseException | None = None) -> None:
         with self._lock:
             self.status, self.failure = status, failure
             waiting, self._on_settled = self._on_settled, []
         for callback in waiting:
             callback()
 
-    def _end(self, status: Status, error: PolychoirError, failure: Exception | None = None) -> None:
+    def _end(self, status: Status, error: PolychoirError, failure: BaseException | None = None) -> None:
         """Nobody is left waiting: whoever is in the house or in the inbox gets the error."""
         with self._lock:
             self.status, self.failure = status, failure
@@ -166,7 +170,7 @@ class EngineLoop:
     def _submit(self, core: EngineCore, command: Submit) -> None:
         try:
             if not command.more:
-                admit(core.scheduler, len(command.chunks), command.tier, core.stats().tokens_per_s)
+                admit(core.scheduler, len(command.chunks), command.tier, core.counts.tokens_per_s)
         except Overloaded as refusal:
             core.counts.sequences_refused += len(command.chunks)
             command.answer(refusal)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice
 
+from polychoir.engine.cost import remaining_tokens
 from polychoir.engine.plan import Limits, fill
 from polychoir.engine.sequence import Ended, Sequence
 from polychoir.errors import InternalError
@@ -24,7 +25,7 @@ class Scheduler:
 
     `waiting` have had no step, `running` hold a slot, `decoding` have had their last step and wait for
     their audio. All three keep arrival order (dicts keep insertion order), so plans never depend on
-    hashes.
+    hashes. `backlog_tokens`: of all steps that are not planned yet.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -34,17 +35,20 @@ class Scheduler:
         self.decoding: dict[int, Sequence] = {}
         self.in_flight: dict[int, StepPlan] = {}
         self.waiting_by_tier: Counter[Tier] = Counter()
+        self.backlog_tokens = 0
         self._next_plan_id = 0
 
     def add(self, sequence: Sequence) -> None:
         """Take a sequence in. Arrival numbers must grow."""
         self.waiting[sequence.seq_id] = sequence
         self.waiting_by_tier[sequence.tier] += 1
+        self.backlog_tokens += _unplanned(sequence)
 
     def abort(self, seq_id: int) -> bool:
         """Forget a sequence. True if a runner may hold a slot for it."""
         if (row := self.waiting.pop(seq_id, None)) is not None:
             self.waiting_by_tier[row.tier] -= 1
+            self.backlog_tokens -= _unplanned(row)
             return False
         return self._leave(seq_id) is not None
 
@@ -101,7 +105,9 @@ class Scheduler:
             self.waiting_by_tier[row.tier] -= 1
             row.started_at = now
             self.running[row.seq_id] = row
+        self.backlog_tokens -= _unplanned(row)
         row.next_step += 1
+        self.backlog_tokens += _unplanned(row)
 
     def _advance(self, plan: StepPlan, now: float) -> None:
         for planned in plan.rows:
@@ -121,7 +127,9 @@ class Scheduler:
             if row is None or row.epoch != planned.epoch:
                 continue
             if len(plan.rows) > 1:
+                self.backlog_tokens -= _unplanned(row)
                 row.start_again()
+                self.backlog_tokens += _unplanned(row)
                 continue
             self._leave(row.seq_id)
             failure = InternalError(f"step {planned.step} failed: {error!r}")
@@ -130,4 +138,10 @@ class Scheduler:
         return ended
 
     def _leave(self, seq_id: int) -> Sequence | None:
-        return self.running.pop(seq_id, None) or self.decoding.pop(seq_id, None)
+        row = self.running.pop(seq_id, None) or self.decoding.pop(seq_id, None)
+        self.backlog_tokens -= _unplanned(row) if row is not None else 0
+        return row
+
+
+def _unplanned(row: Sequence) -> int:
+    return remaining_tokens(row.chunk.work, row.next_step)

@@ -5,6 +5,7 @@ What "fits" means is the caller's: characters, phonemes or estimated seconds of 
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -42,7 +43,7 @@ def segment(
     start = 0
     while start < len(text):
         end = _end_of_piece(boundaries, start, limits[bool(pieces)], measure)
-        piece = text[start:end].strip()
+        piece = _trim(text[start:end])
         if piece:
             pieces.append(piece)
         start = end
@@ -53,7 +54,7 @@ def _end_of_piece(boundaries: Boundaries, start: int, limit: float, measure: Cal
     text = boundaries.text
 
     def size(end: int) -> float:
-        return measure(text[start:end].strip())
+        return measure(_trim(text[start:end]))
 
     sentences, clauses, words = boundaries.levels
     end = _furthest_of(sentences, start, lambda at: size(at) <= limit)
@@ -67,6 +68,14 @@ def _end_of_piece(boundaries: Boundaries, start: int, limit: float, measure: Cal
         return end
     count = _furthest(len(text) - start, lambda index: size(start + 1 + index) <= limit)
     return boundaries.snap(start + 1 + max(count, 0), start)
+
+
+def _trim(piece: str) -> str:
+    """Without the blanks around it, but for one that carries a combining mark: they are one character."""
+    bare = piece.strip()
+    if bare and len(bare) < len(piece) and unicodedata.category(bare[0]).startswith("M"):
+        return piece[piece.index(bare[0]) - 1 :].rstrip()
+    return bare
 
 
 def _furthest_of(cuts: list[int], start: int, fits: Callable[[int], bool]) -> int | None:

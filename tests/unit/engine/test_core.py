@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from polychoir.engine.admission import admit
@@ -9,7 +11,7 @@ from polychoir.engine.core import EngineCore
 from polychoir.engine.cost import UNKNOWN_STEPS, remaining_tokens
 from polychoir.engine.scheduler import Scheduler
 from polychoir.errors import InternalError, Overloaded
-from polychoir.types import SequenceOutput, Work
+from polychoir.types import SequenceOutput, StepResult, Work
 from support.engines import Clock, CountingRunner, limits, row
 
 
@@ -79,7 +81,7 @@ def test_an_abort_while_waiting_costs_no_step_and_no_slot():
     house.run()
     assert house.planned() == [[(0, 0)]]
     assert house.runner.dropped == []
-    assert house.core.stats().sequences_aborted == 1
+    assert house.core.stats.sequences_aborted == 1
 
 
 def test_an_abort_in_flight_frees_the_slot_and_silences_the_result():
@@ -105,7 +107,7 @@ def test_a_row_with_its_own_error_fails_alone():
     house.add(row(0), row(1), row(2))
     house.run()
     assert {e.sequence.seq_id: e.output.error for e in house.ended} == {0: None, 1: own, 2: None}
-    assert house.core.stats().sequences_failed == 1
+    assert house.core.stats.sequences_failed == 1
 
 
 def poisoned(seq_id):
@@ -150,7 +152,7 @@ def test_counters_say_what_ran():
     house = House()
     house.add(row(0, 10, 3), row(1, 20, 1))
     house.run()
-    stats = house.core.stats()
+    stats = house.core.stats
     assert (stats.steps_total, stats.batches_dispatched, stats.rows_dispatched, stats.tokens_total) == (
         4,
         3,
@@ -165,7 +167,7 @@ def test_where_a_plan_takes_one_item_a_batch_is_what_runs_together():
     house = House(max_num_seqs=1, max_concurrent_plans=3, max_resident_seqs=4)
     house.add(*(row(i, steps=1) for i in range(3)))
     house.core.step()
-    stats = house.core.stats()
+    stats = house.core.stats
     assert (stats.batches_dispatched, stats.rows_dispatched) == (3, 1 + 2 + 3)
 
 
@@ -191,3 +193,72 @@ def test_a_request_larger_than_the_bound_is_taken_by_an_empty_queue():
     scheduler.add(row(0))
     with pytest.raises(Overloaded):
         admit(scheduler, 3, "standard", tokens_per_s=0.0)
+
+
+@pytest.mark.parametrize("tokens", [10, 200])
+def test_what_a_failed_plan_left_in_flight_is_void(tokens):
+    """Step 1 comes back well after step 0 failed: its output is of a run that no longer counts."""
+
+    def fail(plan):
+        if plan.plan_id == 0:
+            raise ZeroDivisionError("poison")
+        return ()
+
+    house = House(
+        CountingRunner(fail=fail), max_concurrent_plans=2, steps_ahead=2, max_num_batched_tokens=500
+    )
+    house.add(row(0, tokens, steps=2), row(1, tokens, steps=2))
+    house.core.step()
+    house.runner.finish()
+    house.runner.finish()
+    house.run()
+    assert [(e.sequence.seq_id, e.output.epoch, e.output.error) for e in house.ended] == [
+        (0, 1, None),
+        (1, 1, None),
+    ]
+    assert [e.sequence.done_steps for e in house.ended] == [2, 2]
+
+
+def test_rows_that_wait_for_their_audio_hold_their_slots():
+    house = House(max_num_seqs=2, max_resident_seqs=3)
+    house.add(*(row(i, steps=1) for i in range(6)))
+    held = []
+    for _ in range(4):
+        house.core.step()
+        while house.runner.pending:
+            house.runner.finish()
+            result = house.runner.ready.pop()
+            held += result.outputs
+            house.runner.ready.append(replace(result, outputs=()))
+        house.core.step()
+    assert [r.seq_id for plan in house.runner.plans for r in plan.rows] == [0, 1, 2]
+    assert (house.core.stats.decoding, house.core.stats.waiting) == (3, 3)
+    house.runner.ready.append(StepResult(None, tuple(held)))
+    house.core.step()
+    house.run()
+    assert sorted(e.sequence.seq_id for e in house.ended) == list(range(6))
+
+
+def test_the_backlog_is_what_is_not_planned_yet():
+    house = House()
+    scheduler = house.core.scheduler
+    house.add(row(0, 10, 3), row(1, 20, 4), row(2, 100, 1, tier="batch"))
+    assert scheduler.backlog_tokens == 30 + 80 + 100
+    assert scheduler.waiting_by_tier == {"standard": 2, "batch": 1}
+    house.step()
+    assert scheduler.backlog_tokens == 30 + 80 + 100 - 30
+    assert house.core.stats.waiting_by_tier["batch"] == 1
+    house.core.abort(2)
+    house.core.abort(1)
+    assert scheduler.backlog_tokens == 20
+    house.run()
+    assert scheduler.backlog_tokens == 0
+
+
+def test_whoever_is_told_of_an_end_finds_it_counted():
+    house = House()
+    seen = []
+    house.core._deliver = lambda ended: seen.append(house.core.stats.sequences_finished)
+    house.add(row(0, steps=1), row(1, steps=1))
+    house.run()
+    assert seen == [2, 2]

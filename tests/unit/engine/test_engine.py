@@ -111,6 +111,33 @@ async def test_a_cancelled_submit_leaves_nothing_behind(house):
     await settle(lambda: engine.stats().running == 0)
 
 
+async def test_a_caller_cancelled_before_the_answer_leaves_no_rows(house):
+    model = Model()
+    engine = await house(model)
+    for _ in range(20):
+        task = asyncio.create_task(engine.submit([chunk(steps=10_000)]))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await settle(lambda: engine.stats().sequences_aborted == 20 and engine.stats().running == 0)
+
+
+async def test_a_request_without_chunks_is_a_bug_and_says_so(house):
+    engine = await house(Model())
+    with pytest.raises(InternalError):
+        await engine.submit([])
+
+
+async def test_a_model_that_calls_exit_has_failed():
+    engine = Engine(Model(broken=SystemExit(3)), limits())
+    engine.start()
+    with pytest.raises(SystemExit):
+        await engine.wait_ready()
+    assert engine.status == "failed"
+    await engine.aclose()
+
+
 async def test_the_first_error_ends_the_request_and_only_it(house):
     from polychoir.types import SequenceOutput
 
