@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-
 # Machines are shared and noisy, so no example has a deadline; CI repeats the same examples, people explore.
 settings.register_profile("polychoir", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("polychoir")
