@@ -107,19 +107,26 @@ class PcmWriter:
 
 
 class WavWriter:
-    """A wav whose sizes are exact, hence known only at the end."""
+    """A wav whose sizes are exact, hence known only at the end.
+
+    Hours of it are hundreds of megabytes: the samples grow in one block, which goes back to the system as a
+    whole, and are held twice only while they are handed over.
+    """
 
     def __init__(self, sample_rate: int) -> None:
         self._sample_rate = sample_rate
-        self._pieces: list[bytes] = []
+        self._file = bytearray(wav_header(sample_rate, 0))
+        self._header_size = len(self._file)
 
     def write(self, samples: S16) -> bytes:
-        self._pieces.append(samples.tobytes())
+        self._file += samples.tobytes()
         return b""
 
     def close(self) -> bytes:
-        size = sum(map(len, self._pieces))
-        return b"".join([wav_header(self._sample_rate, size), *self._pieces])
+        size = len(self._file) - self._header_size
+        self._file[: self._header_size] = wav_header(self._sample_rate, size)
+        file, self._file = self._file, bytearray()
+        return bytes(file)
 
 
 class _Pipe:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import signal
+import stat
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn
 
 import typer
 
@@ -18,6 +22,7 @@ from polychoir.cli.flags import field_flags, given, with_flags
 from polychoir.cli.serve import ConfigFlag, read_settings
 from polychoir.config import Settings
 from polychoir.errors import DeadlineExceeded, InvalidRequest
+from polychoir.server.announce import abandon_stdout
 from polychoir.server.schemas import MAX_INPUT_CHARS, SpeechBody, parse_body
 
 if TYPE_CHECKING:
@@ -44,6 +49,9 @@ SUFFIXES: Mapping[str, str] = {
     ".raw": "pcm",
 }
 STDOUT = Path("-")
+ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Beside SIGINT, which Python itself turns into an exception."""
+
 CLIP_LIMIT = 50 * 2**20
 """Largest reference clip that is read, in bytes."""
 
@@ -64,7 +72,8 @@ def say(
     wanted = given(flags)
     settings = read_settings(_machine_flags(wanted), config)
     body = parse_body(_request_fields(wanted, text, output))
-    asyncio.run(_say(settings, body, output))
+    with _ended_by_signals():
+        asyncio.run(_say(settings, body, output))
 
 
 def _machine_flags(flags: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +134,7 @@ async def _say(settings: Settings, body: SpeechBody, output: Path) -> None:
         async with _deadline(body.timeout), await speaker.speak(request) as speech:
             for warning in (*ignored, *speech.warnings):
                 typer.echo(f"polychoir: warning: {warning}", err=True)
-            with _whole_file(output) as file:
+            with _opened(output) as file:
                 await _write(speech, body, file)
         _tell(output, speech, time.perf_counter() - started)
     finally:
@@ -172,18 +181,65 @@ def _progress(chunks: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _whole_file(output: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when it is complete."""
-    if output == STDOUT:
+def _opened(output: Path) -> Iterator[BinaryIO]:
+    """Where the audio goes: stdout, a new file, or, as it is, whatever else has this name."""
+    try:
+        if output == STDOUT:
+            with _stdout() as file:
+                yield file
+        elif _is_plain(output):
+            with _whole_file(output) as file:
+                yield file
+        else:  # a pipe, a device, or a link, which may lead to one: what is at its end stays what it is
+            with output.open("wb") as file:
+                yield file
+    except OSError as error:
+        raise InvalidRequest(f"cannot write {output}: {error.strerror}", param="output") from error
+
+
+@contextmanager
+def _stdout() -> Iterator[BinaryIO]:
+    try:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-        return
+    except BrokenPipeError:
+        abandon_stdout()
+        raise
+
+
+@contextmanager
+def _whole_file(output: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name only when it is complete."""
     partial = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
         with partial.open("wb") as file:
             yield file
         partial.replace(output)
-    except OSError as error:
-        raise InvalidRequest(f"cannot write {output}: {error.strerror}", param="output") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _is_plain(output: Path) -> bool:
+    """Whether a new file may take this name: it is free, or a regular file's own."""
+    try:
+        return stat.S_ISREG(output.lstat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let the signals that end a process do so through its `finally` blocks: no half file stays behind."""
+    if threading.current_thread() is not threading.main_thread():  # where Python has no say in signals
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

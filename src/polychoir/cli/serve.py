@@ -29,7 +29,7 @@ ConfigFlag = Annotated[
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Models to serve, as --model.", show_default=False),
+        typer.Argument(metavar="MODEL", help="Models to serve, as --model.", show_default=False),
     ] = None,
     config: ConfigFlag = None,
     **flags: Any,

@@ -10,18 +10,32 @@ import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
+from polychoir.engine.core import EngineStats
 from polychoir.engine.engine import Engine
 from polychoir.errors import InternalError, ModelNotFound, Overloaded, Unavailable
 from polychoir.pipeline import Speaker
+from polychoir.types import Tier
 
 LOADING_RETRY_S = 2.0
 DRAINING_RETRY_S = 5.0
-MOST_RETRY_S = 60.0
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+MAX_HELD_BYTES = 512 * 1024 * 1024
+"""Bodies of all who are inside together: places alone would let in as many of the largest ones."""
+
 _OPENAI_MODEL = re.compile(r"tts-.+|gpt-.+-tts.*")
 
 State = Literal["loading", "ready", "draining", "failed", "stopped"]
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """One request inside: when its time is up, and the bytes of its body that are kept for it."""
+
+    deadline: asyncio.Timeout
+    held: int = 0
 
 
 class Door:
@@ -30,7 +44,8 @@ class Door:
     def __init__(self, speakers: Mapping[str, Speaker]) -> None:
         self.speakers = speakers
         self.draining = False
-        self._inside: set[asyncio.Timeout] = set()
+        self._inside: set[Place] = set()
+        self._held = 0
         self.capacity = sum(_room(speaker.engine) for speaker in speakers.values())
 
     @property
@@ -62,30 +77,39 @@ class Door:
         raise ModelNotFound(f"The model {model[:100]!r} is not served here. Served: {served}.")
 
     @contextmanager
-    def enter(self, deadline: asyncio.Timeout) -> Iterator[None]:
+    def enter(self, deadline: asyncio.Timeout) -> Iterator[Place]:
         """Hold a place from before the body is read until the answer is made, so that bodies are bounded."""
         if self.draining:
             raise self.stopping()
         if self.inside >= self.capacity:
-            raise Overloaded("The server is full.", retry_after_s=max(map(self._wait_s, self.speakers)))
-        self._inside.add(deadline)
+            raise Overloaded("The server is full.", retry_after_s=self._wait_s())
+        place = Place(deadline)
+        self._inside.add(place)
         try:
-            yield
+            yield place
         finally:
-            self._inside.discard(deadline)
+            self._inside.discard(place)
+            self._held -= place.held
+
+    def hold(self, place: Place, size: int) -> None:
+        """Keep so many more bytes for a place until it is left. Raises Overloaded if that is too much."""
+        if self._held + size > MAX_HELD_BYTES:
+            raise Overloaded("The server holds too many large requests.", retry_after_s=self._wait_s())
+        self._held += size
+        place.held += size
 
     def cut(self) -> None:
         """The drain has taken long enough: the time of everybody inside is up. Call in the event loop."""
         now = asyncio.get_running_loop().time()
-        for deadline in self._inside:
-            if not deadline.expired():
-                deadline.reschedule(now)
+        for place in self._inside:
+            if not place.deadline.expired():
+                place.deadline.reschedule(now)
 
     def stopping(self) -> Unavailable:
         """The error for those who are too late."""
         return Unavailable("The server is stopping.", code="draining", retry_after_s=DRAINING_RETRY_S)
 
-    def check_open(self, speaker: Speaker) -> None:
+    def check_open(self, speaker: Speaker, tier: Tier) -> None:
         """Raises Unavailable while the model loads, InternalError if it failed, Overloaded if it is full."""
         engine, name = speaker.engine, speaker.info.name
         if engine.status == "loading":
@@ -94,19 +118,18 @@ class Door:
             )
         if engine.status != "ready":
             raise InternalError(f"the engine of {name} has {engine.status}: {engine.failure!r}")
-        if engine.stats().waiting >= engine.limits.queue_limit:
-            raise Overloaded(f"The model {name} has a full queue.", retry_after_s=self._wait_s(name))
+        stats = engine.stats()
+        if stats.waiting_by_tier.get(tier, 0) >= engine.limits.queue_limit:
+            raise Overloaded(f"The {tier} queue of {name} is full.", retry_after_s=_retry_s(stats))
 
-    def _wait_s(self, name: str) -> float:
-        return backlog_s(self.speakers[name].engine)
+    def _wait_s(self) -> float:
+        return max(_retry_s(speaker.engine.stats()) for speaker in self.speakers.values())
 
 
 def _room(engine: Engine) -> int:
-    return engine.limits.queue_limit + engine.limits.max_resident_seqs
+    """A place for every row that may wait or run: one tier that is full must not shut out another."""
+    return len(get_args(Tier)) * engine.limits.queue_limit + engine.limits.max_resident_seqs
 
 
-def backlog_s(engine: Engine) -> float:
-    """Seconds until the queue of this moment is through at the pace so far, from 1 to MOST_RETRY_S."""
-    stats = engine.stats()
-    pace = stats.sequences_finished / stats.busy_s if stats.busy_s else 0.0
-    return min(MOST_RETRY_S, max(1.0, stats.waiting / pace if pace else 1.0))
+def _retry_s(stats: EngineStats) -> float:
+    return min(max(stats.backlog_s, MIN_RETRY_S), MAX_RETRY_S)

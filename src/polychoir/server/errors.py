@@ -70,6 +70,10 @@ class InvalidApiKey(PolychoirError):
     code = "invalid_api_key"
 
 
+class BodyLate(InvalidRequest):
+    """The body stopped on its way, or came too slowly; the connection is of no more use."""
+
+
 class MethodNotAllowed(InvalidRequest):
     """The path exists under other methods; `allow` lists them as the Allow header does."""
 
@@ -106,13 +110,18 @@ def error_response(error: PolychoirError, request_id: str) -> JSONResponse:
     status = status_of(error)
     content = {
         "error": {
-            "message": _message(error, status, request_id),
+            "message": sendable(_message(error, status, request_id)),
             "type": _type(status),
-            "param": error.param,
+            "param": None if error.param is None else sendable(error.param),
             "code": error.code if error.code in STATUS else InternalError.code,
         }
     }
     return JSONResponse(content, status, _headers(error, status))
+
+
+def sendable(text: str) -> str:
+    """The text with ? for lone surrogates, which JSON can bring in and UTF-8 cannot carry out."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _message(error: PolychoirError, status: int, request_id: str) -> str:
@@ -139,7 +148,7 @@ def _headers(error: PolychoirError, status: int) -> dict[str, str]:
         headers["allow"] = error.allow
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    if status == 413:
+    if status == 413 or isinstance(error, BodyLate):
         headers["connection"] = "close"  # the rest of the body is still on its way
     return headers
 

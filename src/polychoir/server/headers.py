@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 from polychoir.pipeline import Speech, SpeechReport
@@ -37,7 +37,7 @@ def speech_headers(speech: Speech, model: str, sample_rate: int, warnings: tuple
         "x-polychoir-voice": encode_value(speech.voice),
         "x-polychoir-seed": str(speech.seed),
         "x-polychoir-chunks": str(speech.total_chunks),
-        "x-polychoir-warnings": ", ".join(map(encode_value, (*warnings, *speech.warnings))),
+        "x-polychoir-warnings": encode_list((*warnings, *speech.warnings)),
     }
 
 
@@ -56,5 +56,13 @@ def server_timing(seconds: Mapping[str, float]) -> dict[str, str]:
 
 
 def encode_value(text: str) -> str:
-    """Percent-encode what a header cannot carry: everything but printable ASCII, and the % itself."""
-    return quote(text, safe=_PLAIN)
+    """Percent-encode what a header cannot carry: everything but printable ASCII, and the % itself.
+
+    Half of a surrogate pair, which has no bytes, becomes a question mark.
+    """
+    return quote(text, safe=_PLAIN, errors="replace")
+
+
+def encode_list(texts: Iterable[str]) -> str:
+    """Values of one header; commas within them are encoded, so that splitting at commas gives them back."""
+    return ", ".join(encode_value(text).replace(",", "%2C") for text in texts)

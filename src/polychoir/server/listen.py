@@ -19,7 +19,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 @contextmanager
 def open_socket(settings: Settings) -> Iterator[socket.socket]:
-    """Listen on the address of the settings; a Unix socket's file is removed at the end.
+    """Listen on the address of the settings; a Unix socket's file is removed at the end, if it is still ours.
 
     Raises SettingError if the address cannot be had.
     """
@@ -27,11 +27,12 @@ def open_socket(settings: Settings) -> Iterator[socket.socket]:
         listener = _unix_socket(settings.uds)
     else:
         listener = _tcp_socket(settings.host, settings.port)
+    identity = settings.uds and _identity(settings.uds)
     try:
         yield listener
     finally:
         listener.close()
-        if settings.uds is not None:
+        if settings.uds is not None and _identity(settings.uds) == identity:
             settings.uds.unlink(missing_ok=True)
 
 
@@ -51,6 +52,8 @@ def _unix_socket(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            if _answers(path):
+                raise SettingError(f"cannot listen on {path}: a server does so already", param="uds")
             path.unlink()  # left by a process that did not end well
         listener.bind(str(path))
         listener.listen(BACKLOG)
@@ -58,6 +61,28 @@ def _unix_socket(path: Path) -> socket.socket:
         listener.close()
         raise SettingError(f"cannot listen on {path}: {error.strerror or error}", param="uds") from error
     return listener
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens on a Unix socket; one whose queue is full is alive, too."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(str(path))
+        except BlockingIOError:
+            return True
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at this path; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def base_url(settings: Settings, listener: socket.socket) -> str:

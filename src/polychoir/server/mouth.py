@@ -33,17 +33,17 @@ class Mouth:
         self._pool = pool
         self._encoder: Encoder | None = None
         self._resampler = Resampler(OUTPUT_SAMPLE_RATE, self.sample_rate)
-        self._out = bytearray()
+        self._pieces: list[bytes] = []
         check_writable(format, self.sample_rate)
 
     async def feed(self, samples: Samples) -> None:
         """Take the next piece, float32 mono at OUTPUT_SAMPLE_RATE."""
         await self._beside(lambda: self._feed(samples))
 
-    async def finish(self) -> bytes:
-        """The whole file."""
+    async def finish(self) -> list[bytes]:
+        """The whole file, in the pieces that it came in: joined, it would be held twice."""
         await self._beside(self._finish)
-        return bytes(self._out)
+        return self._pieces
 
     async def _beside(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._pool, self._timed, work)
@@ -54,11 +54,15 @@ class Mouth:
         self.encode_s += time.perf_counter() - started
 
     def _feed(self, samples: Samples) -> None:
-        self._out += self._opened().feed(self._resampler.feed(samples))
+        self._keep(self._opened().feed(self._resampler.feed(samples)))
 
     def _finish(self) -> None:
-        self._out += self._opened().feed(self._resampler.finish())
-        self._out += self._opened().finish()
+        self._keep(self._opened().feed(self._resampler.finish()))
+        self._keep(self._opened().finish())
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._pieces.append(piece)
 
     def _opened(self) -> Encoder:
         if self._encoder is None:

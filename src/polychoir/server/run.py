@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import FrameType
 
 import uvicorn
@@ -12,6 +13,7 @@ from fastapi import FastAPI
 from polychoir.assembly import build_speakers
 from polychoir.config import Settings
 from polychoir.errors import ModelLoadError, PolychoirError, SettingError
+from polychoir.server.announce import announce
 from polychoir.server.app import create_app
 from polychoir.server.door import Door
 from polychoir.server.listen import base_url, curl_line, open_socket
@@ -22,6 +24,10 @@ LAST_WORDS_S = 2
 
 KEEP_ALIVE_S = 75
 """Above the idle time of common clients, so that it is they who close first."""
+
+
+WIRE = "polychoir.server.wire:Wire"
+"""Needs httptools, which not every Python has; h11, instead of it, bounds a head by itself."""
 
 
 def serve(settings: Settings) -> None:
@@ -36,11 +42,11 @@ def serve(settings: Settings) -> None:
     with open_socket(settings) as listener:
         address, command = base_url(settings, listener), curl_line(settings, listener)
 
-        def announce() -> None:
-            print(f"polychoir: ready at {address}\n{command}", flush=True)
+        def ready() -> None:
+            announce(f"polychoir: ready at {address}\n{command}")
 
-        server = HouseServer(config, app.state.house.door, settings.drain_timeout, announce)
-        print(f"polychoir: {address} is open, loading {', '.join(speakers)}", flush=True)
+        server = HouseServer(config, app.state.house.door, settings.drain_timeout, ready)
+        announce(f"polychoir: {address} is open, loading {', '.join(speakers)}")
         server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
@@ -49,6 +55,7 @@ def serve(settings: Settings) -> None:
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
+        http=WIRE if find_spec("httptools") else "h11",
         log_config=None,
         access_log=False,
         server_header=False,

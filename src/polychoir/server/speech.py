@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,7 +15,9 @@ from starlette.responses import Response
 from polychoir.audio.encode import CONTENT_TYPES
 from polychoir.errors import DeadlineExceeded, UnsupportedByModel
 from polychoir.pipeline import Speaker, Speech
+from polychoir.server.answer import PiecesResponse
 from polychoir.server.body import read_speech_body
+from polychoir.server.door import Place
 from polychoir.server.errors import as_error, status_of
 from polychoir.server.headers import report_headers, server_timing, speech_headers
 from polychoir.server.house import House, house_of
@@ -78,9 +81,9 @@ class Visit:
         """Raises PolychoirError; when the time is up, wherever the request is then, DeadlineExceeded."""
         try:
             async with asyncio.timeout(self._house.settings.request_timeout_s) as deadline:
-                with self._house.door.enter(deadline):
-                    order = await self._order()
-                    self._house.door.check_open(order.speaker)
+                with self._house.door.enter(deadline) as place:
+                    order = await self._order(place)
+                    self._house.door.check_open(order.speaker, order.asked.tier)
                     self._shorten(deadline, order.body.timeout)
                     return await until_gone(self._request.receive, self._sing(order))
         except TimeoutError:
@@ -88,9 +91,9 @@ class Visit:
                 raise self._house.door.stopping() from None
             raise DeadlineExceeded("The request took longer than its timeout and was cut.") from None
 
-    async def _order(self) -> Order:
+    async def _order(self, place: Place) -> Order:
         settings = self._house.settings
-        body = await read_speech_body(self._request)
+        body = await read_speech_body(self._request, partial(self._house.door.hold, place))
         speaker = self._house.door.find(body.model)
         self.model = self._facts["model"] = speaker.info.name
         unknown = check_unknown_fields(body, strict=settings.strict_fields)
@@ -107,9 +110,10 @@ class Visit:
         async with await order.speaker.speak(order.asked) as speech:
             async for samples in speech:
                 await mouth.feed(samples)
-            data = await mouth.finish()
+            pieces = await mouth.finish()
         self._observe(speech)
-        return Response(data, 200, _headers(order, speech, mouth), CONTENT_TYPES[body.response_format])
+        headers = _headers(order, speech, mouth)
+        return PiecesResponse(pieces, headers, CONTENT_TYPES[body.response_format])
 
     def _shorten(self, deadline: asyncio.Timeout, timeout: float | None) -> None:
         """A request's own timeout counts from its arrival and can only bring the deadline forward."""
