@@ -109,24 +109,23 @@ class PcmWriter:
 class WavWriter:
     """A wav whose sizes are exact, hence known only at the end.
 
-    Hours of it are hundreds of megabytes: the samples grow in one block, which goes back to the system as a
-    whole, and are held twice only while they are handed over.
+    Hours of it are hundreds of megabytes, so they are held once: a BytesIO hands its block over as it is.
     """
 
     def __init__(self, sample_rate: int) -> None:
         self._sample_rate = sample_rate
-        self._file = bytearray(wav_header(sample_rate, 0))
-        self._header_size = len(self._file)
+        self._file = io.BytesIO()
+        self._header_size = self._file.write(wav_header(sample_rate, 0))
 
     def write(self, samples: S16) -> bytes:
-        self._file += samples.tobytes()
+        self._file.write(samples.data)
         return b""
 
     def close(self) -> bytes:
-        size = len(self._file) - self._header_size
-        self._file[: self._header_size] = wav_header(self._sample_rate, size)
-        file, self._file = self._file, bytearray()
-        return bytes(file)
+        size = self._file.tell() - self._header_size
+        self._file.seek(0)
+        self._file.write(wav_header(self._sample_rate, size))
+        return self._file.getvalue()
 
 
 class _Pipe:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from polychoir.server.memory import give_back
+
 SLICE_BYTES = 64 * 1024
 """What is handed to the connection at once: it waits there, copied, for a peer that reads slowly."""
 
@@ -17,7 +19,7 @@ class PiecesResponse(Response):
 
     def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str], media_type: str) -> None:
         self._pieces = deque(pieces)
-        self._left = sum(map(len, pieces))
+        self._size = self._left = sum(map(len, pieces))
         super().__init__(
             headers={**headers, "content-length": str(self._left)},
             media_type=media_type,
@@ -28,6 +30,7 @@ class PiecesResponse(Response):
         for part in self._slices():
             self._left -= len(part)
             await send({"type": "http.response.body", "body": part, "more_body": self._left > 0})
+        await give_back(self._size)
 
     def _slices(self) -> Iterator[bytes]:
         if not self._left:
