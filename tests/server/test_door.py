@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from polychoir.errors import InternalError
+from polychoir.engine.core import EngineStats
+from polychoir.errors import InternalError, Overloaded
 from support.serving import Served, make_app, served, speaker_of, until
 
 
@@ -200,3 +201,72 @@ async def test_the_door_counts_back_whatever_happens(house: Served) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     await until(lambda: house.app.state.house.door.inside == 0)
+
+
+# -- what the door counts --------------------------------------------------------------------------
+
+
+async def test_more_than_the_capacity_do_not_get_in(tmp_path: Path) -> None:
+    app = make_app(tmp_path, queue_limit=2, max_num_seqs=1, max_resident_seqs=1)
+    door = app.state.house.door
+    assert door.capacity == 3 * 2 + 1  # of three tiers, none can fill the places of another
+    async with asyncio.timeout(None) as deadline:
+        with contextlib.ExitStack() as inside:
+            for _ in range(door.capacity):
+                inside.enter_context(door.enter(deadline))
+            with pytest.raises(Overloaded) as refused, door.enter(deadline):
+                pass
+            assert refused.value.retry_after_s == 1.0
+            assert door.inside == door.capacity
+        with door.enter(deadline):
+            assert door.inside == 1
+    assert door.inside == 0
+
+
+def seen(app: Any, monkeypatch: pytest.MonkeyPatch, **stats: Any) -> Any:
+    """The door of an app whose engine is ready and shows these figures."""
+    engine = speaker_of(app).engine
+    monkeypatch.setattr(type(engine), "status", "ready")
+    monkeypatch.setattr(engine, "stats", lambda: EngineStats(**stats))
+    return app.state.house.door
+
+
+@pytest.mark.parametrize(("backlog", "wait"), [(0.0, 1.0), (7.5, 7.5), (1_000.0, 60.0)])
+def test_a_full_tier_is_refused_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backlog: float, wait: float
+) -> None:
+    app = make_app(tmp_path, queue_limit=5)
+    waiting = {"standard": 5, "interactive": 4}
+    door = seen(app, monkeypatch, waiting=9, waiting_by_tier=waiting, backlog_s=backlog)
+    with pytest.raises(Overloaded) as refused:
+        door.check_open(speaker_of(app), "standard")
+    assert refused.value.retry_after_s == wait
+    door.check_open(speaker_of(app), "interactive")
+    door.check_open(speaker_of(app), "batch")
+
+
+async def test_the_door_itself_refuses_over_http(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = house.speaker.engine.limits.queue_limit
+    seen(house.app, monkeypatch, waiting_by_tier={"standard": limit}, backlog_s=12.3)
+    refused = await house.speak()
+    assert (refused.status_code, code_of(refused)) == (429, "overloaded")
+    assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("13", "12300")
+    assert house.app.state.house.door.inside == 0
+    assert (await house.speak(response_format="pcm")).status_code == 200  # interactive
+
+
+async def test_the_bytes_of_bodies_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polychoir.server.door.MAX_HELD_BYTES", 3_000)
+    app = make_app(tmp_path, fake_step_ms=20.0)
+    long = "Held. " * 300
+    async with served(app) as house:
+        inside = asyncio.create_task(house.speak(long))
+        await until(lambda: house.speaker.engine.stats().running > 0)
+        refused = await house.speak(long)
+        assert (refused.status_code, code_of(refused)) == (429, "overloaded")
+        assert "retry-after" in refused.headers
+        assert (await house.speak("Short.")).status_code == 200
+        assert (await inside).status_code == 200
+        assert (await house.speak(long, num_step=1)).status_code == 200
