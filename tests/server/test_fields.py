@@ -224,6 +224,11 @@ def test_the_tier_follows_what_is_asked(fields: dict[str, Any], tier: str) -> No
     assert parse_body({"input": "Hi."} | fields).tier == tier
 
 
+@pytest.mark.parametrize("kind", ["wav", "pcm"])
+async def test_the_priority_that_everybody_has_may_be_said(house: Served, kind: str) -> None:
+    assert (await house.speak(priority="standard", response_format=kind)).status_code == 200
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -175,3 +175,62 @@ def test_a_host_that_is_not_here_is_named(tmp_path: Path, host: str) -> None:
     with pytest.raises(SettingError) as caught, open_socket(Settings(data_dir=tmp_path, host=host, port=0)):
         pass
     assert caught.value.param in ("host", "port")
+
+
+def test_a_unix_socket_that_answers_is_not_taken(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, uds=tmp_path / "s")
+    with open_socket(settings):
+        before = (tmp_path / "s").stat().st_ino
+        for _ in range(2):
+            with pytest.raises(SettingError) as caught, open_socket(settings):
+                pass
+            assert caught.value.param == "uds"
+        assert (tmp_path / "s").stat().st_ino == before
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_unix_socket_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with open_socket(Settings(data_dir=tmp_path, uds=path)):
+        path.rename(tmp_path / "mine")  # keeps its inode in use
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+    assert path.is_socket()
+
+
+def test_a_reader_who_has_seen_enough_ends_nothing(tmp_path: Path) -> None:
+    """As `polychoir serve fake | head -1` does: the later lines have nowhere to go."""
+    command = [sys.executable, "-m", "polychoir", "serve", "--data-dir", str(tmp_path), "fake", "--port", "0"]
+    log = tmp_path / "server.log"
+    with (
+        log.open("w") as err,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, cwd=tmp_path) as process,
+    ):
+        try:
+            if process.stdout is None:
+                raise AssertionError("a pipe was asked for")
+            url = process.stdout.readline().split()[1]
+            process.stdout.close()
+            wait_until(lambda: answers(f"{url}/health/ready"))
+            time.sleep(0.3)  # the announcement comes just after
+            assert speak(url, "Still here.").status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+    assert "Traceback" not in log.read_text()
+    assert "BrokenPipe" not in log.read_text()
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(address).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_the_process_bounds_heads(tmp_path: Path) -> None:
+    with started(tmp_path, "fake", "--port", "0") as server:
+        wait_until(lambda: any("curl" in line for line in server.out))
+        assert httpx.get(f"{server.url}/health", headers={"x-long": "a" * 70_000}).status_code == 431
+        assert server.stop() == 0

@@ -27,7 +27,9 @@ def told(error: PolychoirError) -> dict[str, Any]:
 
 @given(
     names=st.lists(ANY_TEXT | BROKEN_TEXT, max_size=3),
-    value=st.recursive(BROKEN_TEXT, lambda inner: st.lists(inner, max_size=2) | st.tuples(inner), max_leaves=3),
+    value=st.recursive(
+        BROKEN_TEXT, lambda inner: st.lists(inner, max_size=2) | st.tuples(inner), max_leaves=3
+    ),
     known=st.sampled_from(["voice", "model", "input", "language", "seed"]),
 )
 def test_half_a_pair_anywhere_is_400_with_the_name(names: list[str], value: Any, known: str) -> None:

@@ -53,7 +53,7 @@ def _unix_socket(path: Path) -> socket.socket:
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             if _answers(path):
-                raise SettingError(f"cannot listen on {path}: a server does so already", param="uds")
+                raise OSError("a server does so already")
             path.unlink()  # left by a process that did not end well
         listener.bind(str(path))
         listener.listen(BACKLOG)

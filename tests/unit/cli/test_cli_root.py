@@ -78,3 +78,8 @@ def test_notices_are_said_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OMNIVOICE_MODEL_ID", "fake")
     code, _, err = run("voices")
     assert (code, err) == (0, "polychoir: OMNIVOICE_MODEL_ID is read as POLYCHOIR_MODEL\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "start"])
+def test_help_shows_models_as_any_number(run: Run, command: str) -> None:
+    assert run(command, "--help").out.startswith(f"Usage: polychoir {command} [OPTIONS] [MODEL]...\n")

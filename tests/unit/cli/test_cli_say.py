@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import stat
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,7 @@ import pytest
 
 from polychoir.audio.decode import decode_clip
 from polychoir.models.tones import heard
-from support.serving import make_app, served
+from support.serving import PATIENCE_S, make_app, served, wait_until
 
 Run = Callable[..., Any]
 TEXT = "Good evening."
@@ -144,4 +149,76 @@ def test_a_reference_clip_is_read_from_its_file(run: Run) -> None:
     """The fake model cannot clone, and its refusal shows that the clip arrived."""
     Path("clip.wav").write_bytes(b"RIFF")
     code, _, err = run("say", TEXT, "--model", "fake", "--ref-audio", "clip.wav", "--ref-text", "Hello.")
-    assert (code, err) == (1, "polychoir: the fake model cannot honour ref_audio\n")
+    assert (code, err) == (1, "polychoir: The model fake cannot honour ref_audio.\n")
+
+
+# -- where it is written ---------------------------------------------------------------------------
+
+
+def test_a_pipe_is_written_into(run: Run, tmp_path: Path) -> None:
+    os.mkfifo("pipe.wav")
+    heard_there: list[bytes] = []
+    reader = threading.Thread(target=lambda: heard_there.append(Path("pipe.wav").read_bytes()))
+    reader.start()
+    assert run("say", TEXT, "-o", "pipe.wav", "--model", "fake").code == 0
+    reader.join(PATIENCE_S)
+    assert stat.S_ISFIFO(os.stat("pipe.wav").st_mode)
+    assert heard(decode_clip(heard_there[0], max_seconds=60)) == TEXT
+    assert {path.name for path in tmp_path.iterdir()} <= {"pipe.wav", "data"}
+
+
+def test_a_link_leads_to_what_is_written(run: Run, tmp_path: Path) -> None:
+    Path("real.wav").write_bytes(b"old")
+    Path("link.wav").symlink_to("real.wav")
+    Path("nothing.wav").symlink_to("/dev/null")
+    Path("new.wav").symlink_to("born.wav")
+    for name in ("link.wav", "nothing.wav", "new.wav"):
+        assert run("say", TEXT, "-o", name, "--model", "fake").code == 0
+        assert Path(name).is_symlink()
+    assert heard(_samples("real.wav")) == heard(_samples("born.wav")) == TEXT
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_regular_file_is_replaced_when_all_is_done(run: Run) -> None:
+    Path("a.wav").write_bytes(b"old")
+    before = os.stat("a.wav").st_ino
+    assert run("say", TEXT, "-o", "a.wav", "--model", "fake").code == 0
+    assert heard(_samples("a.wav")) == TEXT
+    assert os.stat("a.wav").st_ino != before
+
+
+def saying(folder: Path, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"POLYCHOIR_DATA_DIR": str(folder / "data")}
+    command = [sys.executable, "-m", "polychoir", "say", "Too slow to end. " * 20, "--model", "fake"]
+    return subprocess.Popen([*command, *arguments], cwd=folder, env=environment, **pipes)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_leaves_neither_file_nor_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    monkeypatch.setenv("POLYCHOIR_FAKE_STEP_MS", "500")
+    (tmp_path / "a.wav").write_bytes(b"old")
+    with saying(tmp_path, "-o", "a.wav", "--num-step", "128", stderr=subprocess.PIPE) as process:
+        wait_until(lambda: bool(list(tmp_path.glob(".a.wav.*.part"))))
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code
+    assert b"Traceback" not in err
+    assert not list(tmp_path.glob(".*.part"))
+    assert (tmp_path / "a.wav").read_bytes() == b"old"
+
+
+def test_a_reader_of_stdout_that_leaves_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYCHOIR_FAKE_STEP_MS", "0")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with saying(tmp_path, "-o", "-", **pipes) as process:
+        if process.stdout is None or process.stderr is None:
+            raise AssertionError("pipes were asked for")
+        process.stdout.close()
+        lines = process.stderr.read().splitlines()
+        assert process.wait(PATIENCE_S) == 1
+    assert lines[-1] == b"polychoir: cannot write -: Broken pipe"
+    assert b"Traceback" not in b"".join(lines)
