@@ -54,9 +54,12 @@ LAYERS = {
     "models": _layer(
         "types errors models kernels runner text audio.decode audio.resample", WEB | {"asyncio"}
     ),
-    "pipeline": _layer("types errors engine models.base text audio voices", TENSORS | WEB),
+    "fit": _layer("types errors", TENSORS | WEB | CLOCKS | {"numpy"}),
+    "lanes": _layer("errors", TENSORS | WEB),
+    "pipeline": _layer("types errors fit lanes engine models.base text audio voices", TENSORS | WEB),
     "assembly": _layer(
-        "types errors config engine models.base models.registry pipeline voices text audio", TENSORS | WEB
+        "types errors config engine models.base models.registry lanes pipeline voices text audio",
+        TENSORS | WEB,
     ),
     "server": _layer(
         "types errors config engine.engine engine.core pipeline assembly text audio voices "

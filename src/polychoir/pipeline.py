@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 
 from polychoir.audio.stitch import Stitcher
 from polychoir.engine.engine import ChunkStream, Engine
-from polychoir.errors import InternalError, InvalidRequest
+from polychoir.errors import InternalError, InvalidRequest, TextTooLong, UnspeakableText
+from polychoir.fit import fit
+from polychoir.lanes import Lanes
 from polychoir.models.base import Model
+from polychoir.text import is_speakable
 from polychoir.types import (
+    INSTRUCTIONS_IGNORED,
     OUTPUT_SAMPLE_RATE,
+    Chunk,
     ChunkAudio,
     ModelInfo,
     Prepared,
@@ -27,6 +32,9 @@ from polychoir.types import (
     VoiceChoice,
 )
 from polychoir.voices import LOCK_PHRASE, STOCK_VOICES, StockVoice, VoiceStore, resolve
+
+MAX_AUDIO_S = 7_200.0
+"""Longest answer, by the frontend's estimate: 100,000 characters of prose at their natural pace are less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Desk:
     voice: VoiceChoice
     prepared: Prepared
     prepare_s: float
+    ignored: tuple[str, ...] = ()
+    """Warning codes for what the model's card does not allow."""
 
 
 class Speaker:
@@ -47,14 +57,14 @@ class Speaker:
         model: Model,
         engine: Engine,
         store: VoiceStore,
-        threads: Executor,
+        lanes: Lanes,
         *,
         strict_instructions: bool = False,
     ) -> None:
         self.model = model
         self.engine = engine
         self.store = store
-        self._threads = threads
+        self._lanes = lanes
         self._strict_instructions = strict_instructions
         self._locking = asyncio.Lock()
 
@@ -68,11 +78,14 @@ class Speaker:
         Raises InvalidRequest (all of its kinds), Overloaded, Unavailable, InternalError.
         """
         started = time.perf_counter()
+        request, ignored = fit(request, self.info, strict=self._strict_instructions)
+        if not is_speakable(request.text):  # a first look, so that it need not queue to be refused
+            raise UnspeakableText("there is nothing to say in this text")
         voice = await self._voice(request)
         prepared = await self._prepare(request, voice)
-        if self._strict_instructions and "instructions_ignored" in prepared.warnings:
+        if self._strict_instructions and INSTRUCTIONS_IGNORED in prepared.warnings:
             raise InvalidRequest("this model cannot honour these instructions", param="instructions")
-        desk = Desk(request, voice, prepared, time.perf_counter() - started)
+        desk = Desk(request, voice, prepared, time.perf_counter() - started, ignored)
         stream = await self.engine.submit(prepared.chunks, tier=request.tier)
         return Speech(self, desk, stream)
 
@@ -80,13 +93,16 @@ class Speaker:
         """The chunks that needed the first one's audio; let in without being asked for admission again."""
         if desk.prepared.rest is None:
             raise InternalError("this is a bug: nothing waits for the first chunk")
-        loop = asyncio.get_running_loop()
-        chunks = await loop.run_in_executor(self._threads, desk.prepared.rest, first)
+        chunks = await self._lanes.run(len(desk.request.text), partial(desk.prepared.rest, first))
         return await self.engine.submit(chunks, tier=desk.request.tier, more=True)
 
     async def _prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self.model.frontend.prepare, request, voice)
+        work = partial(self.model.frontend.prepare, request, voice)
+        prepared = await self._lanes.run(len(request.text), work)
+        if not prepared.chunks:
+            raise InternalError(f"this is a bug in the model {self.info.name}: a text became no chunks")
+        _check_length(prepared.chunks, prepared.total_chunks)
+        return prepared
 
     async def _voice(self, request: SpeechRequest) -> VoiceChoice:
         """Whose voice it is. The first use of a stock name makes its speaker and keeps it."""
@@ -112,6 +128,15 @@ class Speaker:
                 self.store.put(self.info.name, stock.name, replace(audio.codes, text=LOCK_PHRASE, rms=None))
 
 
+def _check_length(chunks: Sequence[Chunk], total: int) -> None:
+    """Chunks that wait for the first one's audio are taken to be like it."""
+    seconds = sum(chunk.estimated_s for chunk in chunks) * total / len(chunks)
+    if seconds > MAX_AUDIO_S:
+        raise TextTooLong(
+            f"the text would take about {seconds:.0f} s to say; an answer has at most {MAX_AUDIO_S:.0f} s"
+        )
+
+
 def _cloned(request: SpeechRequest) -> VoiceChoice:
     if request.voice.casefold() not in {"auto", "default"}:
         raise InvalidRequest("ref_audio is the voice: leave voice out, or send 'auto'", param="voice")
@@ -130,7 +155,7 @@ class Speech:
         self.voice = desk.voice.id
         self.seed = desk.request.seed
         self.total_chunks = desk.prepared.total_chunks
-        self.warnings = tuple(dict.fromkeys((*desk.voice.warnings, *desk.prepared.warnings)))
+        self.warnings = tuple(dict.fromkeys((*desk.ignored, *desk.voice.warnings, *desk.prepared.warnings)))
         self.prepare_s = desk.prepare_s
         self._speaker = speaker
         self._desk = desk

@@ -26,6 +26,9 @@ ModelKind = Literal["iterative", "one_shot"]
 OUTPUT_SAMPLE_RATE = 24_000
 """Every answer is 24 kHz mono s16 unless the request says otherwise."""
 
+INSTRUCTIONS_IGNORED = "instructions_ignored"
+"""Warning code: what `instructions` asked for, or part of it, cannot be done by this model."""
+
 
 # -- Door: what a client asked for ---------------------------------------------------------------
 
@@ -71,7 +74,6 @@ class SpeechRequest:
     """Write out numbers and abbreviations first; None is what the model does anyway."""
     reference: ReferenceClip | None = None
     tier: Tier = "standard"
-    timeout_s: float | None = None
 
 
 # -- Desk: what a model's frontend made of it ----------------------------------------------------
@@ -128,6 +130,7 @@ class Chunk:
     payload: Any
     """The model's own frozen record of plain values; the engine never looks inside."""
     estimated_s: float = 0.0
+    """Seconds of audio it will be, about: what bounds a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,8 @@ class ModelInfo:
     steps_ahead: int = 1
     """Steps of one row that may be in flight: 2 where steps are queued on a device."""
     max_num_batched_tokens: int = 8_192
+    settings: frozenset[str] = frozenset()
+    """Names it reads in `ModelOptions.extra`: a setting that no served model reads stops the start."""
     license: str = ""
     source: str = ""
 
@@ -257,5 +262,5 @@ class ModelOptions:
     max_concurrent_plans: int | None = None
     max_num_seqs: int | None = None
     defaults: Mapping[str, float | int | bool] = field(default_factory=dict)
-    """Request defaults given as settings (num_step, guidance_scale, ...)."""
+    """Request defaults given as settings (num_step, ...): a model takes those among its `fields`."""
     extra: Mapping[str, Any] = field(default_factory=dict)

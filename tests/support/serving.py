@@ -25,7 +25,9 @@ PATIENCE_S = 20.0
 
 def make_app(tmp: Path, **settings: Any) -> FastAPI:
     """An app of the fake model (quick: no pause in a step), unless the settings name another."""
-    quick = {"model": ("fake",), "fake_step_ms": 0.0, "fake_us_per_token": 0.0}
+    quick: dict[str, Any] = {}
+    if "fake" in settings.setdefault("model", ("fake",)):
+        quick = {"fake_step_ms": 0.0, "fake_us_per_token": 0.0}
     chosen = Settings(data_dir=tmp, **(quick | settings))
     return create_app(build_speakers(chosen), chosen)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +10,27 @@ import pytest
 
 from polychoir.engine.engine import Engine
 from polychoir.engine.plan import limits_for
-from polychoir.errors import InvalidRequest, VoiceNotFound
+from polychoir.errors import (
+    InternalError,
+    InvalidRequest,
+    TextTooLong,
+    UnspeakableText,
+    UnsupportedByModel,
+    VoiceNotFound,
+)
+from polychoir.lanes import Lanes
 from polychoir.models.registry import open_model
 from polychoir.models.tones import heard
-from polychoir.pipeline import Speaker
-from polychoir.types import ModelOptions, ReferenceClip, SequenceOutput, VoicePrompt
+from polychoir.pipeline import MAX_AUDIO_S, Speaker
+from polychoir.types import (
+    ModelOptions,
+    Prepared,
+    ReferenceClip,
+    SamplingParams,
+    SequenceOutput,
+    VoicePrompt,
+    Work,
+)
 from polychoir.voices import LOCK_PHRASE, STOCK_VOICES, VoiceStore
 from support.conformance import speech_request
 
@@ -31,7 +46,7 @@ class Designer:
 
     def __init__(self, inner):
         self.inner = inner
-        fields = inner.info.fields | {"instructions"}
+        fields = inner.info.fields | {"instructions", "ref_audio"}
         self.info = replace(inner.info, name="designer", voices=(), fields=fields)
         self.frontend = self
         self.spoken = []
@@ -62,19 +77,19 @@ class Designer:
 
 @pytest.fixture
 async def speaker_of():
-    engines, threads = [], ThreadPoolExecutor(4)
+    engines, lanes = [], Lanes(4)
 
     async def make(model, store=None, **options):
         engine = Engine(model, limits_for(model.info))
         engines.append(engine)
         engine.start()
         await engine.wait_ready()
-        return Speaker(model, engine, store or VoiceStore(None), threads, **options)
+        return Speaker(model, engine, store or VoiceStore(None), lanes, **options)
 
     yield make
     for engine in engines:
         await engine.aclose()
-    threads.shutdown()
+    lanes.close()
 
 
 async def collect(speaker, request):
@@ -83,10 +98,42 @@ async def collect(speaker, request):
     return speech, samples
 
 
-async def test_chunks_come_out_in_order_and_the_late_facts_add_up(speaker_of):
+class Backwards:
+    """The fake model whose later chunks have fewer steps and so end first. `ended` notes their order."""
+
+    def __init__(self, inner):
+        self.inner, self.info, self.frontend = inner, inner.info, self
+        self.ended = []
+
+    def prepare(self, request, voice):
+        whole = self.inner.prepare(request, voice)
+        chunks = [
+            replace(chunk, work=Work(chunk.work.tokens, 4 * (whole.total_chunks - chunk.index)))
+            for chunk in whole.chunks
+        ]
+        return replace(whole, chunks=tuple(chunks))
+
+    def load(self, wake):
+        inner_end = self.inner._end
+
+        def end(row):
+            self.ended.append(row.chunk.index)
+            return inner_end(row)
+
+        self.inner._end = end
+        return self.inner.load(wake)
+
+
+async def test_chunks_that_end_out_of_order_come_out_in_order(speaker_of):
+    model = Backwards(fake())
+    speech, samples = await collect(await speaker_of(model), speech_request(LONG))
+    assert model.ended == sorted(range(speech.total_chunks), reverse=True)
+    assert heard(samples).replace(" ", "") == LONG.replace(" ", "")
+
+
+async def test_the_late_facts_add_up(speaker_of):
     speaker = await speaker_of(fake(fake_steps=4))
     speech, samples = await collect(speaker, speech_request(LONG))
-    assert heard(samples).replace(" ", "") == LONG.replace(" ", "")
     assert speech.total_chunks > 4
     report = speech.report
     assert report.duration_s == len(samples) / 24_000
@@ -143,6 +190,67 @@ async def test_strict_instructions_refuse_what_the_model_would_leave_out(speaker
     with pytest.raises(InvalidRequest) as caught:
         await (await speaker_of(Designer(fake()), strict_instructions=True)).speak(request)
     assert caught.value.param == "instructions"
+
+
+async def test_what_the_card_does_not_allow_is_refused_or_left_out_before_any_work(speaker_of):
+    model = Designer(fake())
+    speaker = await speaker_of(model)
+    request = speech_request("Hi.", sampling=SamplingParams(guidance_scale=2.0))
+    with pytest.raises(UnsupportedByModel) as caught:
+        await speaker.speak(request)
+    assert (caught.value.param, model.spoken) == ("guidance_scale", [])
+    speech, _ = await collect(await speaker_of(fake()), speech_request("Hi.", instructions="male"))
+    assert speech.warnings == ("instructions_ignored",)
+
+
+async def test_a_text_without_a_letter_is_refused_before_it_queues(speaker_of):
+    model = Designer(fake())
+    speaker = await speaker_of(model)
+    with pytest.raises(UnspeakableText):
+        await speaker.speak(speech_request("... " * 5_000))
+    assert model.spoken == []
+
+
+class Estimating:
+    """A frontend that says only how long its chunks will be; `waiting` more wait for the first one."""
+
+    def __init__(self, estimates, waiting=0):
+        self.estimates, self.waiting = estimates, waiting
+
+    def prepare(self, request, voice):
+        whole = fake().prepare(request, voice)
+        chunks = [replace(whole.chunks[0], index=i, estimated_s=s) for i, s in enumerate(self.estimates)]
+        return Prepared(tuple(chunks), len(chunks) + self.waiting)
+
+
+class WithFrontend:
+    def __init__(self, inner, frontend):
+        self.info, self.load, self.frontend = inner.info, inner.load, frontend
+
+
+@pytest.mark.parametrize(
+    ("estimates", "waiting", "fits"),
+    [
+        ([MAX_AUDIO_S / 2] * 2, 0, True),
+        ([MAX_AUDIO_S / 2, MAX_AUDIO_S / 2 + 1], 0, False),
+        ([MAX_AUDIO_S / 10 + 1], 9, False),
+    ],
+)
+async def test_the_audio_of_a_request_is_bounded_by_its_estimate(speaker_of, estimates, waiting, fits):
+    speaker = await speaker_of(WithFrontend(fake(), Estimating(estimates, waiting)))
+    if fits:
+        async with await speaker.speak(speech_request("Hi.")) as speech:
+            assert speech.total_chunks == len(estimates)
+        return
+    with pytest.raises(TextTooLong, match=r"about 72\d\d s .* at most 7200 s") as caught:
+        await speaker.speak(speech_request("Hi."))
+    assert caught.value.param == "input"
+
+
+async def test_a_model_that_makes_no_chunks_is_at_fault(speaker_of):
+    speaker = await speaker_of(WithFrontend(fake(), Estimating([])))
+    with pytest.raises(InternalError, match="fake"):
+        await speaker.speak(speech_request("Hi."))
 
 
 @pytest.mark.parametrize("waits", [False, True])

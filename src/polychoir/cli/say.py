@@ -121,18 +121,16 @@ def _read_clip(path: Path) -> str:
 async def _say(settings: Settings, body: SpeechBody, output: Path) -> None:
     # Imported here: they bring numpy and the web framework, which --help should not wait for.
     from polychoir.assembly import build_speakers
-    from polychoir.server.speech import fit_to_model
 
     asked = body.to_request(request_id="say")
     one_model = settings.model_copy(update={"model": settings.model[:1]})
     (speaker,) = build_speakers(one_model).values()
-    request, ignored = fit_to_model(asked, body, speaker.info, strict=settings.strict_instructions)
     speaker.engine.start()
     try:
         await speaker.engine.wait_ready()
         started = time.perf_counter()
-        async with _deadline(body.timeout), await speaker.speak(request) as speech:
-            for warning in (*ignored, *speech.warnings):
+        async with _deadline(body.timeout), await speaker.speak(asked) as speech:
+            for warning in speech.warnings:
                 typer.echo(f"polychoir: warning: {warning}", err=True)
             with _opened(output) as file:
                 await _write(speech, body, file)

@@ -243,9 +243,10 @@ class Settings(BaseModel):
         return {name: value for name in REQUEST_DEFAULTS if (value := getattr(self, name)) is not None}
 
     @property
-    def fake_options(self) -> dict[str, float | int]:
-        """The fake model's own settings, by name."""
-        return {name: getattr(self, name) for name in Settings.model_fields if name.startswith("fake_")}
+    def model_settings(self) -> dict[str, float | int]:
+        """Settings that only some models read (`ModelInfo.settings`), by name."""
+        names = [name for name in Settings.model_fields if name.startswith("fake_")]
+        return {name: getattr(self, name) for name in (*names, "prompt_cache_mb")}
 
 
 def _parse_model(text: str) -> ModelReference:
@@ -264,6 +265,11 @@ def _check_models(models: tuple[ModelReference, ...], served_model_name: str | N
     if served_model_name is not None and len(models) > 1:
         raise SettingError(
             "served_model_name names one model; with several, write NAME=REFERENCE for each",
+            param="served_model_name",
+        )
+    if served_model_name not in (None, models[0].name) and models[0].name is not None:
+        raise SettingError(
+            f"served_model_name and model give two names, {served_model_name!r} and {models[0].name!r}",
             param="served_model_name",
         )
     names = [model.name or model.reference for model in models]

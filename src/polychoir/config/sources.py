@@ -103,6 +103,8 @@ def _from_file(path: Path | None, notices: list[str]) -> dict[str, _Given]:
         raise SettingError(f"cannot read {path}: {error.strerror}", param="config") from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise SettingError(f"{path} is not TOML: {error}", param="config") from error
+    except RecursionError as error:
+        raise SettingError(f"{path} is nested too deeply", param="config") from error
     return _resolve(((key, f"`{key}` in {path}", value) for key, value in table.items()), notices)
 
 

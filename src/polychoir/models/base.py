@@ -30,8 +30,9 @@ class Frontend(Protocol):
     def prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
         """Validate against the model and make chunks: the exact work is known from here on.
 
-        Raises InvalidRequest (with `param`) for anything this model cannot honour, UnspeakableText when
-        nothing is left to say. Never returns zero chunks.
+        What the card says has been checked (`fit.py`). Raises InvalidRequest (with `param`) for anything
+        else this model cannot honour, UnspeakableText when nothing is left to say. Never returns zero
+        chunks.
         """
         ...
 
@@ -71,7 +72,7 @@ class Model(Protocol):
     def load(self, wake: Callable[[], None]) -> Runner:
         """Load weights and warm up; takes as long as it takes. `wake` is safe from any thread.
 
-        Raises ModelLoadError.
+        Logs one line: device and number format, resolved. Raises ModelLoadError.
         """
         ...
 

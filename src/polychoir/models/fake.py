@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from polychoir import types as t
-from polychoir.errors import InternalError, UnspeakableText, UnsupportedByModel
+from polychoir.errors import InternalError, UnspeakableText
 from polychoir.models.base import Model, Runner
-from polychoir.models.placement import check_cpu_only
-from polychoir.models.tones import RATE, say
+from polychoir.models.placement import check_cpu_only, log_cpu_only
+from polychoir.models.tones import RATE, duration_s, say
 from polychoir.runner.threaded import ThreadedRunner
 from polychoir.text import clean, is_speakable, segment
 
@@ -46,19 +46,19 @@ class FakeModel:
         return self
 
     def prepare(self, request: t.SpeechRequest, voice: t.VoiceChoice) -> t.Prepared:
-        for field, value in (("ref_audio", request.reference), ("duration", request.duration)):
-            if value is not None:
-                raise UnsupportedByModel(f"the fake model cannot honour {field}", param=field)
         if not is_speakable(text := clean(request.text)):
             raise UnspeakableText("there is nothing to say in this text")
         steps = request.sampling.num_step or int(self.info.defaults["num_step"])
-        pieces = segment(text, CHUNK_CHARS, len)
-        per_char = self.settings.fake_tokens_per_char
-        works = [t.Work(max(1, round(len(piece) * per_char)), steps) for piece in pieces]
-        chunks = [t.Chunk(i, *pair, request) for i, pair in enumerate(zip(pieces, works, strict=True))]
-        return t.Prepared(tuple(chunks), len(chunks))
+        pieces = enumerate(segment(text, CHUNK_CHARS, len))
+        chunks = tuple(self._chunk(index, piece, steps, request) for index, piece in pieces)
+        return t.Prepared(chunks, len(chunks))
+
+    def _chunk(self, index: int, text: str, steps: int, request: t.SpeechRequest) -> t.Chunk:
+        work = t.Work(max(1, round(len(text) * self.settings.fake_tokens_per_char)), steps)
+        return t.Chunk(index, text, work, request, duration_s(text, request.speed))
 
     def load(self, wake: Callable[[], None]) -> Runner:
+        log_cpu_only(self.info.name)
         return ThreadedRunner(self, threads=1, wake=wake)
 
     def run(self, plan: t.StepPlan) -> t.StepResult:
@@ -89,10 +89,10 @@ class FakePlugin:
     def open(self, reference: str | None, options: t.ModelOptions) -> Model:
         check_cpu_only("fake", options)
         settings = FakeSettings(**{k: v for k, v in options.extra.items() if k.startswith("fake_")})
-        defaults = {"num_step": settings.fake_steps, **options.defaults}
-        honoured = frozenset({"num_step", "speed", "seed", "language"})
-        name = options.name or "fake"
-        info = t.ModelInfo(name, "iterative", RATE, ("*",), ("tones",), honoured, defaults=defaults)
+        defaults = {"num_step": options.defaults.get("num_step", settings.fake_steps)}
+        takes, own = frozenset({"num_step", "speed", "seed", "language"}), frozenset(asdict(settings))
+        name, tones = options.name or "fake", ("tones",)
+        info = t.ModelInfo(name, "iterative", RATE, ("*",), tones, takes, defaults=defaults, settings=own)
         return FakeModel(info, settings)
 
 

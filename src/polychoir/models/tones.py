@@ -24,6 +24,11 @@ def say(text: str, seed: int, speed: float = 1.0) -> Samples:
     return np.concatenate(tones).astype(np.float32)
 
 
+def duration_s(text: str, speed: float = 1.0) -> float:
+    """Seconds that `say` takes."""
+    return 2 * len(text.encode()) * _tone_samples(speed) / RATE
+
+
 def heard(samples: Samples, speed: float = 1.0) -> str:
     """Read a waveform of `say` back into its text. A codec may have cut or padded up to half a tone."""
     size = _tone_samples(speed)

@@ -154,9 +154,9 @@ class SpeechBody(BaseModel):
             speed=self.speed,
             duration=self.duration,
             sampling=SamplingParams(**{name: getattr(self, name) for name in SAMPLING_FIELDS}),
+            normalize_text=self.normalize_text,
             reference=_reference(self.ref_audio, self.ref_text),
             tier=self.tier,
-            timeout_s=self.timeout,
         )
 
 

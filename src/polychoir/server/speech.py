@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polychoir.audio.encode import CONTENT_TYPES
-from polychoir.errors import DeadlineExceeded, UnsupportedByModel
+from polychoir.errors import DeadlineExceeded
 from polychoir.pipeline import Speaker, Speech
 from polychoir.server.answer import PiecesResponse
 from polychoir.server.body import read_speech_body
@@ -26,12 +26,9 @@ from polychoir.server.middleware import ACCESS
 from polychoir.server.mouth import Mouth
 from polychoir.server.presence import until_gone
 from polychoir.server.schemas import SpeechBody, check_unknown_fields
-from polychoir.types import ModelInfo, SpeechRequest
+from polychoir.types import SpeechRequest
 
 router = APIRouter(tags=["speech"])
-
-INSTRUCTIONS_IGNORED = "instructions_ignored"
-"""Warning code: what `instructions` asked for, or part of it, cannot be done by this model."""
 
 _JSON_SCHEMA = {"application/json": {"schema": SpeechBody.model_json_schema()}}
 _AUDIO = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in CONTENT_TYPES.values()}
@@ -101,8 +98,7 @@ class Visit:
         self._facts["chars"] = len(asked.text)
         if settings.log_requests:
             self._facts["input"] = asked.text
-        fitting, ignored = fit_to_model(asked, body, speaker.info, strict=settings.strict_instructions)
-        return Order(speaker, body, fitting, (*unknown, *ignored))
+        return Order(speaker, body, asked, unknown)
 
     async def _sing(self, order: Order) -> Response:
         body = order.body
@@ -158,23 +154,3 @@ def _headers(order: Order, speech: Speech, mouth: Mouth) -> dict[str, str]:
         **report_headers(report),
         **server_timing(stages),
     }
-
-
-def fit_to_model(
-    asked: SpeechRequest, body: SpeechBody, info: ModelInfo, *, strict: bool
-) -> tuple[SpeechRequest, tuple[str, ...]]:
-    """Leave out what the contract lets us leave out, with its warning code; refuse the rest.
-
-    A model with `normalize_text` among its fields writes out numbers by itself and cannot be told not to;
-    for any other model there is no normaliser yet.
-    """
-    if body.normalize_text is not None and body.normalize_text != ("normalize_text" in info.fields):
-        raise UnsupportedByModel(
-            f"normalize_text {str(body.normalize_text).lower()} is not supported by {info.name}.",
-            param="normalize_text",
-        )
-    if asked.instructions is None or "instructions" in info.fields:
-        return asked, ()
-    if strict:
-        raise UnsupportedByModel(f"{info.name} takes no instructions.", param="instructions")
-    return replace(asked, instructions=None), (INSTRUCTIONS_IGNORED,)

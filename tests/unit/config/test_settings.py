@@ -24,12 +24,13 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (settings.queue_limit, settings.request_timeout_s, settings.drain_timeout) == (2000, 600, 30)
     assert settings.batch and settings.public_lists
     assert not settings.log_requests and not settings.strict_fields and not settings.strict_instructions
-    assert settings.fake_options == {
+    assert settings.model_settings == {
         "fake_step_ms": 1,
         "fake_us_per_token": 2,
         "fake_steps": 8,
         "fake_tokens_per_char": 4,
         "fake_fail_rate": 0,
+        "prompt_cache_mb": 256,
     }
 
 
@@ -56,6 +57,13 @@ def test_served_model_name_is_for_one_model() -> None:
     assert Settings(model=("fake",), served_model_name="x").models == (ModelReference("fake", "x"),)
     with pytest.raises(SettingError, match="several"):
         Settings(model=("a", "b"), served_model_name="x")
+
+
+def test_two_served_names_for_one_model_must_be_one() -> None:
+    with pytest.raises(SettingError, match="'b' and 'a'") as caught:
+        Settings(model=("a=fake",), served_model_name="b")
+    assert caught.value.param == "served_model_name"
+    assert Settings(model=("a=fake",), served_model_name="a").models == (ModelReference("fake", "a"),)
 
 
 @pytest.mark.parametrize("models", [(), ("",), ("x=",), ("=y",), ("a", "a"), ("b", "b=c"), ("m",) * 17])
@@ -128,7 +136,7 @@ def test_every_setting_that_is_built_is_read_by_somebody() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     through = {"model": "models", "served_model_name": "models"}
     through |= dict.fromkeys(REQUEST_DEFAULTS, "request_defaults")
-    through |= dict.fromkeys(Settings().fake_options, "fake_options")
+    through |= dict.fromkeys(Settings().model_settings, "model_settings")
     unread = [
         name
         for name in Settings.model_fields

@@ -158,6 +158,9 @@ def test_a_named_file_must_be_readable_toml(tmp_path: Path) -> None:
     Path("bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingError, match="is not TOML"):
         load_settings(config_file=Path("bytes.toml"), environment={})
+    Path("deep.toml").write_text("a = " + "[" * 20_000)
+    with pytest.raises(SettingError, match=r"deep.toml is nested too deeply"):
+        load_settings(config_file=Path("deep.toml"), environment={})
     Path("large.toml").write_text("#" * 1_000_001)
     with pytest.raises(SettingError, match="larger than"):
         load_settings(config_file=Path("large.toml"), environment={})

@@ -24,6 +24,7 @@ from polychoir.models.omnivoice.settings import Settings, check_range, settings_
 from polychoir.models.omnivoice.timetable import timetable
 from polychoir.text import clean, is_speakable
 from polychoir.types import (
+    INSTRUCTIONS_IGNORED,
     Chunk,
     ChunkAudio,
     ModelInfo,
@@ -155,7 +156,7 @@ def _style(
     language = languages.find(request.language)
     instruct, ignored = _instruct(request.instructions, voice.instruct, text)
     unknown = request.language is not None and language is None and languages.is_said(request.language)
-    warnings = (("language_unknown",) if unknown else ()) + (("instructions_ignored",) if ignored else ())
+    warnings = (("language_unknown",) if unknown else ()) + ((INSTRUCTIONS_IGNORED,) if ignored else ())
     frames = planned_frames(
         text,
         speed=request.speed,

@@ -71,7 +71,8 @@ class OmniVoiceModel:
             resident_limit=_resident_limit(self._options),
             prompt_cache_bytes=int(self._options.extra.get("prompt_cache_mb", _PROMPT_CACHE_MB)) << 20,
         )
-        _log.info("omnivoice on %s in %s, %s attention", device, dtype, network.attention)
+        number_format = str(dtype).removeprefix("torch.")
+        _log.info("%s: %s, %s, %s attention", self.info.name, device, number_format, network.attention)
         return ThreadedRunner(runner, threads=1, wake=wake)
 
     def _place(self) -> tuple[torch.device, torch.dtype]:
@@ -106,6 +107,7 @@ def _card(checkpoint: Checkpoint, options: ModelOptions) -> ModelInfo:
         languages=tuple(languages.names()),
         fields=_OTHER_FIELDS | DEFAULTS.keys(),
         defaults={**DEFAULTS, **options.defaults},
+        settings=frozenset({"prompt_cache_mb"}),
         license="Apache-2.0",
         steps_ahead=1 if options.device == "cpu" else 2,
         source=str(checkpoint.folder),

@@ -17,7 +17,7 @@ from polychoir.models.onnx_voice.hibari.frontend import HibariFrontend
 from polychoir.models.onnx_voice.session import cores
 from polychoir.models.onnx_voice.vits.config import VitsConfig
 from polychoir.models.onnx_voice.vits.frontend import Phonemizer, VitsFrontend
-from polychoir.models.placement import check_cpu_only
+from polychoir.models.placement import check_cpu_only, log_cpu_only
 from polychoir.runner.threaded import ThreadedRunner
 from polychoir.types import ModelInfo, ModelOptions
 
@@ -41,6 +41,7 @@ class HibariModel:
     def load(self, wake: Callable[[], None]) -> Runner:
         from polychoir.models.onnx_voice.hibari.stage import load_stage
 
+        log_cpu_only(self.info.name)
         self.frontend.warm()  # so that readiness is true of the first request as well
         return ThreadedRunner(load_stage(), self.threads, wake)
 
@@ -102,6 +103,7 @@ class VitsModel:
     def load(self, wake: Callable[[], None]) -> Runner:
         from polychoir.models.onnx_voice.vits.stage import load_stage
 
+        log_cpu_only(self.info.name)
         return ThreadedRunner(load_stage(self.weights), self.threads, wake)
 
 

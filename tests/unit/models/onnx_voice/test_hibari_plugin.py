@@ -28,7 +28,7 @@ def test_its_card() -> None:
     assert (info.languages, info.voices, info.speed_range) == (("en",), ("heart",), (0.5, 2.0))
     assert info.max_rows == 1
     assert info.default_concurrent_plans == plugins.cores() >= 1
-    assert info.fields == {"speed", "seed", "language"}
+    assert info.fields == {"speed", "seed", "language", "normalize_text"}
     assert info.license == "Apache-2.0"
 
 

@@ -26,6 +26,8 @@ class VitsConfig:
     phonemizer_voice: str
     language: str
     accent: str
+    language_names: tuple[str, ...]
+    """Its own and its English name, case-folded, as far as the file says."""
     ids: Mapping[str, tuple[int, ...]]
     length_scale: float
     speakers: Mapping[str, int]
@@ -47,7 +49,9 @@ class VitsConfig:
     @classmethod
     def _from(cls, data: Mapping[str, Any]) -> VitsConfig:
         phonemizer_voice = str(data.get("espeak", {}).get("voice", ""))
-        accent = str(data.get("language", {}).get("code") or phonemizer_voice or "und").replace("_", "-")
+        language = data.get("language", {})
+        accent = str(language.get("code") or phonemizer_voice or "und").replace("_", "-")
+        names = (language.get("name_native"), language.get("name_english"))
         ids = {str(key): tuple(map(int, value)) for key, value in data["phoneme_id_map"].items()}
         if missing := {PAD, START, END} - ids.keys():
             raise KeyError(f"phoneme_id_map without {sorted(missing)}")
@@ -57,6 +61,7 @@ class VitsConfig:
             phonemizer_voice=phonemizer_voice,
             language=accent.partition("-")[0].casefold(),
             accent=accent,
+            language_names=tuple(str(name).strip().casefold() for name in names if name),
             ids=ids,
             length_scale=float(data.get("inference", {}).get("length_scale", 1.0)),
             speakers={str(name): int(number) for name, number in data.get("speaker_id_map", {}).items()},

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable
 
 from polychoir.errors import TextTooLong, UnspeakableText
-from polychoir.models.onnx_voice.refusals import check_request
+from polychoir.models.onnx_voice.refusals import check_voice, language_warnings
 from polychoir.models.onnx_voice.vits.config import END, PAD, START, VitsConfig
 from polychoir.models.onnx_voice.vits.row import VitsRow
 from polychoir.text import clean, is_speakable, segment
@@ -30,7 +30,9 @@ class VitsFrontend:
         self._phonemizer = phonemizer
 
     def prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
-        warnings = check_request(request, voice, self._info, self._config.accent)
+        check_voice(voice, self._info)
+        config = self._config
+        warnings = language_warnings(request.language, self._info, config.accent, config.language_names)
         text = clean(request.text)
         if len(text) > _MAX_CHARS:
             raise TextTooLong(f"the text has {len(text)} characters; this voice takes {_MAX_CHARS}")
