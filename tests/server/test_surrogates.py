@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polychoir.errors import InvalidRequest, PolychoirError, VoiceNotFound
+from polychoir.errors import InvalidRequest, PolychoirError, SettingError, VoiceNotFound
 from polychoir.server.body import _parse
 from polychoir.server.errors import error_response
 from polychoir.server.headers import encode_list, encode_value
-from support.serving import Served
+from support.serving import Served, make_app
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 BROKEN_TEXT = st.builds("{}{}{}".format, ANY_TEXT, st.sampled_from(["\ud800", "\udbff", "\udfff"]), ANY_TEXT)
@@ -101,3 +102,10 @@ async def test_a_comma_in_a_warning_does_not_split_it(house: Served) -> None:
         "unknown_field:mood%2C happy",
         "unknown_field:other",
     ]
+
+
+def test_a_model_cannot_be_served_under_such_a_name(tmp_path: Path) -> None:
+    """As a command line in another encoding brings it."""
+    with pytest.raises(SettingError) as caught:
+        make_app(tmp_path, model=("caf\udce9=fake",))
+    assert caught.value.param == "model"

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from polychoir.config import Settings
+from polychoir.errors import SettingError
 from polychoir.pipeline import Speaker
 from polychoir.server.auth import Keys
 from polychoir.server.door import Door
+from polychoir.server.errors import sendable
 from polychoir.server.metrics import Metrics
 
 ENCODING_THREADS = 4
@@ -33,7 +35,10 @@ class House:
 
 
 def build_house(speakers: Mapping[str, Speaker], settings: Settings) -> House:
-    """One house for one app."""
+    """One house for one app. Raises SettingError for a served name that no answer could carry."""
+    for name in speakers:
+        if sendable(name) != name:
+            raise SettingError(f"the model name {name!r} is not text", param="model")
     return House(speakers, settings, Keys(settings), Door(speakers), Metrics(speakers))
 
 
