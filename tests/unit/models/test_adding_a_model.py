@@ -102,3 +102,9 @@ def test_a_cpu_model_refuses_a_place_it_cannot_run_in(name, setting, value):
         open_model(name, ModelOptions(**{setting: value}))
     assert caught.value.param == setting
     open_model(name, ModelOptions(device="cpu", dtype="float32"))
+
+
+def test_loading_says_what_auto_came_to(caplog):
+    with caplog.at_level("INFO", logger="polychoir"):
+        open_model("fake", ModelOptions(name="bells")).load(lambda: None).close()
+    assert "bells: cpu, float32" in caplog.messages
