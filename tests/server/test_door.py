@@ -96,9 +96,9 @@ async def test_draining_refuses_newcomers_and_serves_those_inside(tmp_path: Path
         assert (await inside).status_code == 200
 
 
-@pytest.mark.parametrize("fields", [{"timeout": 0.05}, {}], ids=["the request's", "the server's"])
+@pytest.mark.parametrize("fields", [{"timeout": 0.5}, {}], ids=["the request's", "the server's"])
 async def test_a_timeout_is_504_and_its_rows_leave(tmp_path: Path, fields: dict[str, Any]) -> None:
-    app = make_app(tmp_path, fake_step_ms=20.0, request_timeout_s=60.0 if fields else 0.05)
+    app = make_app(tmp_path, fake_step_ms=20.0, request_timeout_s=60.0 if fields else 0.5)
     async with served(app) as house:
         answer = await house.speak("This is going to take far too long.", num_step=128, **fields)
         assert (answer.status_code, code_of(answer)) == (504, "deadline_exceeded")
