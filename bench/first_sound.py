@@ -3,9 +3,9 @@
     python bench/first_sound.py [--requests 200] [--json FILE]
 
 Starts `polychoir serve` on a free port, sends N pcm requests at once, and calls the voice's own library from
-as many threads as the machine has cores, over the same texts, before and after (the mean counts: machines
-drift). Then the cost of each format's encoder, memory, and the judge's word error rate over 20 answers if
-the test extra is installed. One JSON line last.
+as many threads as the machine has cores, over the same texts: five rounds of each in turn, and the ratio
+pair by pair, since machines drift. Then the cost of each format's encoder, memory, and the judge's word error
+rate over 20 answers if the test extra is installed. One JSON line last.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
+from statistics import median
 
 import httpx
 import numpy as np
@@ -45,20 +46,27 @@ def texts(count: int) -> list[str]:
     return [frames[i % 3].format(n=3 + i % 9, w=WORDS[i % len(WORDS)]) for i in range(count)]
 
 
-def bare_library(lines: list[str], threads: int) -> float:
-    """Audio seconds per second of the voice's own library called from `threads` threads."""
-    from hibari import Hibari
+class Bare:
+    """The voice's own library, one instance for each of `threads` threads."""
 
-    voices = [Hibari() for _ in range(threads)]
-    for voice in voices:
-        voice("Warm up.")
-    started = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = pool.map(
-            lambda k: sum(len(voices[k](text, seed=1)) for text in lines[k::threads]) / RATE, range(threads)
-        )
-        total = sum(seconds)
-    return total / (time.perf_counter() - started)
+    def __init__(self, threads: int) -> None:
+        from hibari import Hibari
+
+        self._voices = [Hibari() for _ in range(threads)]
+        for voice in self._voices:
+            voice("Warm up.")
+
+    def rate(self, lines: list[str]) -> float:
+        """Audio seconds per second over the texts, dealt out to the threads."""
+        count = len(self._voices)
+
+        def sing(k: int) -> float:
+            return sum(len(self._voices[k](text, seed=1)) for text in lines[k::count]) / RATE
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(count) as pool:
+            total = sum(pool.map(sing, range(count)))
+        return total / (time.perf_counter() - started)
 
 
 class Server:
@@ -166,34 +174,33 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     lines, threads = texts(options.requests), os.cpu_count() or 1
-    bare_before = bare_library(lines, threads)
-    server = Server()
+    bare, server = Bare(threads), Server()
     try:
         time.sleep(1)
         idle_mb = server.rss_mb()
         asyncio.run(ask_all(server, lines[:8]))
-        rounds = []
-        for _ in range(3):
+        bare_rates, served_rates, memory = [], [], []
+        for _ in range(5):
+            bare_rates.append(bare.rate(lines))
             wall, bodies = asyncio.run(ask_all(server, lines))
-            rounds.append((sum(map(len, bodies)) / 2 / RATE / wall, server.rss_mb()))
-        batches, average = (
-            server.metric("polychoir_batches_dispatched_total"),
-            server.metric("polychoir_avg_batch_size"),
-        )
+            served_rates.append(sum(map(len, bodies)) / 2 / RATE / wall)
+            memory.append(round(server.rss_mb()))
+        batches = server.metric("polychoir_batches_dispatched_total")
+        average = server.metric("polychoir_avg_batch_size")
     finally:
         server.stop()
-    bare = (bare_before + bare_library(lines, threads)) / 2
-    served = sorted(rate for rate, _ in rounds)[1]
+    ratios = [served / alone for served, alone in zip(served_rates, bare_rates, strict=True)]
     figures = {
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {threads} cores, CPython {platform.python_version()}",
         "requests_at_once": len(lines),
-        "bare_audio_s_per_s": round(bare, 1),
-        "served_audio_s_per_s": round(served, 1),
-        "served_over_bare": round(served / bare, 3),
+        "bare_audio_s_per_s": [round(rate, 1) for rate in bare_rates],
+        "served_audio_s_per_s": [round(rate, 1) for rate in served_rates],
+        "served_over_bare": [round(ratio, 3) for ratio in ratios],
+        "served_over_bare_median": round(median(ratios), 3),
         "start_to_ready_s": round(server.start_s, 2),
         "idle_mb": round(idle_mb),
-        "mb_after_each_round": [round(mb) for _, mb in rounds],
+        "mb_after_each_round": memory,
         "batches_dispatched": batches,
         "avg_batch_size": round(average, 2),
         "encoder_ms_per_audio_s": {
