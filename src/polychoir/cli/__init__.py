@@ -51,7 +51,7 @@ def _root(
 def main() -> None:
     """Run the command line; an error that we know is one line, not a traceback."""
     try:
-        app()
+        app(prog_name="polychoir")
     except PolychoirError as error:
         typer.echo(f"polychoir: {error.message}", err=True)
         sys.exit(1)
