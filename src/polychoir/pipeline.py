@@ -178,7 +178,7 @@ class Speech:
     async def __aiter__(self) -> AsyncIterator[Samples]:
         stitcher = Stitcher(self.total_chunks, self._speaker.info.sample_rate, self.sample_rate)
         async for audio in self._chunks():
-            self._facts.append(replace(audio, samples=audio.samples[:0], codes=None))
+            self._facts.append(replace(audio, samples=audio.samples[:0].copy(), codes=None))
             for piece in stitcher.add(audio.index, audio.samples):
                 self._samples += len(piece)
                 yield piece
