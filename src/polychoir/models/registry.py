@@ -13,8 +13,6 @@ from polychoir.models.base import Model, ModelPlugin
 from polychoir.types import ModelOptions
 
 GROUP = "polychoir.models"
-EMBEDDED = "hibari"
-"""The voice that is served when no model is named."""
 
 
 def plugin_names() -> tuple[str, ...]:
@@ -30,12 +28,11 @@ def get_plugin(name: str) -> ModelPlugin:
     return _loaded(entry)
 
 
-def open_model(reference: str | None, options: ModelOptions) -> Model:
-    """Open a model by plug-in name, path or hub id; None is the embedded voice.
+def open_model(name: str, options: ModelOptions) -> Model:
+    """Open a model by plug-in name, path or hub id.
 
     Quick: weights are not read. Raises ModelLoadError that says what is missing or who could not be found.
     """
-    name = EMBEDDED if reference is None else reference
     entries = _entries()
     if name in entries:
         return _loaded(entries[name]).open(None, options)

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from polychoir.engine.core import EngineStats
-from polychoir.engine.engine import Engine
+from polychoir.engine.engine import LOADING_RETRY_S, Engine
 from polychoir.errors import InternalError, ModelNotFound, Overloaded, Unavailable
 from polychoir.pipeline import Speaker
 from polychoir.types import Tier
 
-LOADING_RETRY_S = 2.0
 DRAINING_RETRY_S = 5.0
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 MAX_HELD_BYTES = 512 * 1024 * 1024

@@ -9,8 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from polychoir.engine.engine import LOADING_RETRY_S
 from polychoir.pipeline import Speaker
-from polychoir.server.door import LOADING_RETRY_S
 from polychoir.server.errors import retry_headers
 from polychoir.server.house import House, house_of
 
