@@ -112,7 +112,9 @@ class ModelRunner:
         if row.clip is None:
             return None
         clip = row.clip
-        codes = self._prompts.get(row.clip_key or "", lambda: self._encode(clip))
+        if row.clip_key is None:  # without its key a clip could be taken for somebody else's
+            raise InternalError("a clip came without the hash of its content")
+        codes = self._prompts.get(row.clip_key, lambda: self._encode(clip))
         if codes.shape[1] != row.ref_frames:
             raise InternalError(f"the clip gave {codes.shape[1]} frames, the row expects {row.ref_frames}")
         return codes

@@ -165,6 +165,13 @@ def test_a_clip_of_another_length_than_promised_is_an_error(runner: ModelRunner)
     assert "gave 2 frames, the row expects 3" in str(output.error)
 
 
+def test_a_clip_without_its_key_is_never_taken_for_another(runner: ModelRunner, codec: ToyCodec) -> None:
+    for number, value in enumerate((0.2, 0.8)):
+        (output,) = step(runner, number, PlannedRow(number, 0, chunk(**clip(value, "") | {"clip_key": None})))
+        assert isinstance(output.error, InternalError)
+    assert codec.encoded == 0
+
+
 def test_decoding_fails_only_for_the_row_at_fault(runner: ModelRunner, codec: ToyCodec) -> None:
     alone = [sing(runner, chunk(seed=seed, steps=1), seed) for seed in (1, 2, 3)]
     codes = [output.codes.codes for output in alone if output.codes is not None]
