@@ -209,8 +209,10 @@ class ModelRunner:
                 return [SequenceOutput(planned.seq_id, error=error, epoch=planned.epoch)]
             _log.warning("decoding %d rows together failed, trying each alone: %s", len(rows), error)
             return [output for row in rows for output in self._decode([row])]
-        took = time.perf_counter() - started
-        return [replace(output, decode_s=took) for output in outputs]
+        share = (time.perf_counter() - started) / len(
+            rows
+        )  # so that a request's chunks add up to what was spent
+        return [replace(output, decode_s=share) for output in outputs]
 
 
 def _broken(planned: PlannedRow) -> SequenceOutput:
