@@ -120,7 +120,9 @@ def choose_cells(scores: Tensor, masked: Tensor, layout: SampleLayout, count: Te
     scores: float32 [P, C]; masked: bool [P, C]; count: int64 [R]. Two stable sorts rank all rows at once
     without padding: by score, then by row.
     """
-    flat = scores.masked_fill(~masked, -math.inf).reshape(-1)[layout.cell_order]
+    # A live score may have overflowed to -inf; it must still come before every cell that is revealed already.
+    live = scores.clamp_min(torch.finfo(scores.dtype).min)
+    flat = live.masked_fill(~masked, -math.inf).reshape(-1)[layout.cell_order]
     by_score = torch.argsort(flat, descending=True, stable=True)
     by_row = by_score[torch.argsort(layout.cell_row[by_score], stable=True)]
     # cell_row is sorted, so place i of the sorted cells lies in row cell_row[i] and has rank cell_rank[i].

@@ -5,8 +5,10 @@ Another package adds a model by naming a ModelPlugin in that group; nothing here
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from polychoir.errors import ModelLoadError
 from polychoir.models.base import Model, ModelPlugin
@@ -45,10 +47,26 @@ def open_model(name: str, options: ModelOptions) -> Model:
             continue
         if plugin.claims(name):
             return plugin.open(name, options)
+    if (folder := Path(name).expanduser()).is_dir():
+        broken.append(_kind_of(folder))
     installed = "; ".join([f"installed: {', '.join(sorted(entries))}", *broken])
     raise ModelLoadError(
         f"no installed plug-in knows the model {name!r}{_near(name)}; {installed}", param="model"
     )
+
+
+def _kind_of(folder: Path) -> str:
+    """What a folder that nobody claims says of itself, for the error."""
+    config = folder / "config.json"
+    try:
+        says = json.loads(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"{config} is missing"
+    except (OSError, ValueError, RecursionError) as error:
+        return f"{config} is not JSON ({error})"
+    if not isinstance(says, dict):
+        return f"{config} is not a JSON object"
+    return f"{config} says model_type {says.get('model_type')!r}"
 
 
 def _entries() -> dict[str, EntryPoint]:

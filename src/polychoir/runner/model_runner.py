@@ -182,6 +182,8 @@ class ModelRunner:
             return []
         slots = [slot for _, slot in ended]
         codes, sound = self._slots.canvases(slots), self._slots.soundness(slots)
+        # A cell that is still masked would be read outside the codec's table: on a GPU that ends the process.
+        sound = [good and bool(item.max() < self._mask_id) for good, item in zip(sound, codes, strict=True)]
         for planned, _ in ended:
             self._slots.drop(planned.seq_id)
         outputs = [_broken(planned) for (planned, _), good in zip(ended, sound, strict=True) if not good]
@@ -216,7 +218,7 @@ class ModelRunner:
 
 
 def _broken(planned: PlannedRow) -> SequenceOutput:
-    error = InternalError(f"sequence {planned.seq_id}: the model's scores are not finite")
+    error = InternalError(f"sequence {planned.seq_id}: the model's scores are not finite, or cells were left")
     return SequenceOutput(planned.seq_id, error=error, epoch=planned.epoch)
 
 

@@ -142,3 +142,24 @@ def test_ties_go_to_the_lower_flat_cell() -> None:
     expected[0, 1] = True
     expected[3, 0] = True
     assert (chosen == expected).all()
+
+
+def test_scores_that_overflow_still_come_before_revealed_cells() -> None:
+    """A tiny temperature divides live scores to -inf: every masked cell must be revealed all the same."""
+    from polychoir.kernels.reference import SampleLayout
+
+    cells = torch.arange(8)
+    nothing = torch.empty(0, dtype=torch.int64)
+    layout = SampleLayout(
+        row=torch.zeros(1, dtype=torch.int64),
+        frame=torch.zeros(1, dtype=torch.int64),
+        cell_order=cells,
+        cell_row=torch.zeros(8, dtype=torch.int64),
+        cell_rank=cells,
+        guided=nothing,
+        warm=nothing,
+        drawn=nothing,
+    )
+    masked = torch.tensor([[False, False, False, True, True, True, True, True]])
+    chosen = choose_cells(torch.full((1, 8), float("-inf")), masked, layout, torch.tensor([5]))
+    assert chosen.tolist() == masked.tolist()

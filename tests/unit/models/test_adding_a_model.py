@@ -108,3 +108,17 @@ def test_loading_says_what_auto_came_to(caplog):
     with caplog.at_level("INFO", logger="polychoir"):
         open_model("fake", ModelOptions(name="bells")).load(lambda: None).close()
     assert "bells: cpu, float32" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"model_type": "llama"}', "says model_type 'llama'"),
+        ("{", "is not JSON"),
+        ("[]", "not a JSON object"),
+    ],
+)
+def test_a_folder_that_nobody_claims_is_described(tmp_path, content, said):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelLoadError, match=said):
+        open_model(str(tmp_path), ModelOptions())

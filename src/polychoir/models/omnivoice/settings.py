@@ -43,6 +43,9 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 """Both ends are allowed."""
 
+LEAST_TEMPERATURE = 0.001
+"""Of those that are not 0."""
+
 
 def settings_from(sampling: SamplingParams, defaults: Mapping[str, float | int | bool]) -> Settings:
     """What the request says, else `defaults`, else the published defaults. Raises InvalidRequest."""
@@ -53,6 +56,9 @@ def settings_from(sampling: SamplingParams, defaults: Mapping[str, float | int |
             values[name] = said
     for name, (low, high) in RANGES.items():
         check_range(name, values[name], low, high)
+    for name in ("position_temperature", "class_temperature"):
+        if values[name] != 0:  # a smaller divisor overflows float32, and means no more than 0 does
+            check_range(name, values[name], LEAST_TEMPERATURE, RANGES[name][1])
     if values["num_step"] != int(values["num_step"]):
         raise InvalidRequest("num_step must be a whole number", param="num_step")
     return Settings(
