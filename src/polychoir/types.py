@@ -22,6 +22,8 @@ Samples: TypeAlias = "NDArray[np.float32]"
 Tier = Literal["interactive", "standard", "batch"]
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 ModelKind = Literal["iterative", "one_shot"]
+GraphUse = Literal["hit", "miss", "skipped"]
+"""How a step met its captured graph: replayed; not captured yet; left out (too large, or no memory)."""
 
 OUTPUT_SAMPLE_RATE = 24_000
 """Every answer is 24 kHz mono s16 unless the request says otherwise."""
@@ -190,8 +192,9 @@ class SequenceOutput:
 class StepResult:
     """News from a runner.
 
-    plan_id: the plan whose step is done; None when only audio arrived (codes are decoded beside the steps).
+    plan_id: the plan whose step is done; None when other news arrived (codes are decoded beside the steps).
     outputs: sequences that ended. error: the whole plan failed, and which row is to blame is unknown.
+    prepared: sequences that `Runner.prepare` was still at work on, and that can run now.
     """
 
     plan_id: int | None
@@ -200,6 +203,8 @@ class StepResult:
     run_s: float = 0.0
     padded_tokens: int = 0
     """Tokens computed for nothing, where a model has to pad."""
+    prepared: tuple[int, ...] = ()
+    graph: GraphUse | None = None
 
 
 # -- Booth: what came out ------------------------------------------------------------------------
@@ -243,8 +248,12 @@ class ModelInfo:
     """Most rows one plan may hold; 1 for a graph that takes one item; None: the setting decides."""
     default_concurrent_plans: int = 2
     steps_ahead: int = 1
-    """Steps of one row that may be in flight: 2 where steps are queued on a device."""
+    """Steps of one row that may be in flight, where a plan is reported only when its step is over."""
     max_num_batched_tokens: int = 8_192
+    max_resident_tokens: int | None = None
+    """Tokens of all rows that hold a slot together; None: only their number is bounded."""
+    own_process: bool = False
+    """It runs in a worker process: a device that fails for good takes only that process with it."""
     settings: frozenset[str] = frozenset()
     """Names it reads in `ModelOptions.extra`: a setting that no served model reads stops the start."""
     license: str = ""

@@ -66,6 +66,16 @@ class CountingRunner:
     pending: deque[StepPlan] = field(default_factory=deque)
     ready: list[StepResult] = field(default_factory=list)
     closed: bool = False
+    unprepared: set[int] = field(default_factory=set)
+    """Rows that cannot run until `prepared` is told of them."""
+
+    def prepare(self, seq_id: int, chunk: Chunk) -> bool:
+        return seq_id not in self.unprepared
+
+    def prepared(self, seq_id: int, error: Exception | None = None) -> None:
+        """What the row needed is there, or could not be made."""
+        ends = () if error is None else (SequenceOutput(seq_id, error=error),)
+        self.ready.append(StepResult(None, ends, prepared=() if error else (seq_id,)))
 
     def submit(self, plan: StepPlan) -> None:
         self.plans.append(plan)

@@ -6,14 +6,15 @@ it with a virtual clock and a runner that only counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from polychoir.engine.cost import backlog_s
 from polychoir.engine.scheduler import Scheduler
-from polychoir.engine.sequence import Ended
+from polychoir.engine.sequence import Ended, Sequence
 from polychoir.models.base import Runner
-from polychoir.types import StepPlan, StepResult, Tier
+from polychoir.types import GraphUse, StepPlan, StepResult, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class EngineStats:
     steps_total counts row-steps (a step with 8 rows adds 8). rows_dispatched / batches_dispatched is the
     average batch; where a plan holds one item only, a batch is what runs together, so each plan adds the
     rows in flight. Tokens are packed tokens; busy_s is time with at least one plan in flight. backlog_s is
-    how long the steps not planned yet will take at the pace so far.
+    how long the steps not planned yet will take at the pace so far. graph_steps: plans by how they met a
+    captured graph, for runners that have any.
     """
 
     waiting: int = 0
@@ -43,6 +45,7 @@ class EngineStats:
     sequences_aborted: int = 0
     sequences_refused: int = 0
     busy_s: float = 0.0
+    graph_steps: Mapping[GraphUse, int] = field(default_factory=dict)
 
     @property
     def avg_batch_size(self) -> float:
@@ -86,6 +89,10 @@ class EngineCore:
             self._deliver(one)
         return bool(results)
 
+    def add(self, row: Sequence) -> None:
+        """A row that was let in. The runner may have something to make for it before it can run."""
+        self.scheduler.add(row, prepared=self.runner.prepare(row.seq_id, row.chunk))
+
     def abort(self, seq_id: int) -> None:
         """The client of this row has gone: it costs nothing from the next plan on."""
         self.counts.sequences_aborted += 1
@@ -107,6 +114,7 @@ class Counts:
         self.sequences_finished = self.sequences_failed = 0
         self.sequences_aborted = self.sequences_refused = 0
         self.busy_s = 0.0
+        self.graph_steps: Counter[GraphUse] = Counter()
         self._busy_since: float | None = None
 
     def dispatched(self, plan: StepPlan, batch_size: int, now: float) -> None:
@@ -119,6 +127,8 @@ class Counts:
 
     def settled(self, result: StepResult, *, idle: bool, now: float) -> None:
         self.padded_tokens_total += result.padded_tokens
+        if result.graph is not None:
+            self.graph_steps[result.graph] += 1
         if self._busy_since is not None:
             self.busy_s += now - self._busy_since
             self._busy_since = None if idle else now
@@ -134,7 +144,7 @@ class Counts:
         self.sequences_failed += failed
         self.sequences_finished += len(ended) - failed
         return EngineStats(
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) + len(scheduler.preparing),
             waiting_by_tier=dict(scheduler.waiting_by_tier),
             backlog_s=backlog_s(scheduler.backlog_tokens, self.tokens_per_s),
             running=len(scheduler.running),
@@ -151,4 +161,5 @@ class Counts:
             sequences_aborted=self.sequences_aborted,
             sequences_refused=self.sequences_refused,
             busy_s=self.busy_s,
+            graph_steps=dict(self.graph_steps),
         )

@@ -179,7 +179,7 @@ class EngineLoop:
         self._sinks[command.request] = command.deliver
         rows = self._rows.setdefault(command.request, set())
         for chunk in command.chunks:
-            core.scheduler.add(Row(self._next_seq_id, command.request, chunk, command.tier, now))
+            core.add(Row(self._next_seq_id, command.request, chunk, command.tier, now))
             rows.add(self._next_seq_id)
             self._next_seq_id += 1
         command.answer(None)

@@ -15,7 +15,8 @@ class Limits:
     """The bounds of one engine; every one is reported by /health.
 
     max_num_seqs: rows in one step. max_num_batched_tokens: tokens in one step (a larger row runs alone).
-    max_resident_seqs: rows that hold a slot, paused ones included. max_concurrent_plans: plans in flight.
+    max_resident_seqs, max_resident_tokens: rows that hold a slot, paused ones included, and their tokens
+    together (None: unbounded). max_concurrent_plans: plans in flight.
     steps_ahead: steps of one row in flight. queue_limit: waiting rows of one tier.
     """
 
@@ -25,6 +26,7 @@ class Limits:
     max_concurrent_plans: int
     steps_ahead: int = 1
     queue_limit: int = 2_000
+    max_resident_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_concurrent_plans", "queue_limit"):
@@ -64,27 +66,44 @@ def limits_for(
         max_concurrent_plans=plans,
         steps_ahead=info.steps_ahead if batch else 1,
         queue_limit=queue_limit,
+        max_resident_tokens=info.max_resident_tokens,
     )
 
 
-def fill(order: Iterable[Sequence], limits: Limits, free_slots: int) -> list[Sequence]:
+@dataclass(slots=True)
+class Room:
+    """What is left for rows that have not started: slots, and tokens where they are bounded."""
+
+    slots: int
+    tokens: int | None = None
+
+    def take(self, row: Sequence) -> bool:
+        """True if the row holds a slot already or gets one now."""
+        if row.next_step > 0 or row.epoch > 0:
+            return True
+        tokens = row.chunk.work.tokens
+        if self.slots <= 0 or (self.tokens is not None and tokens > self.tokens):
+            return False
+        self.slots -= 1
+        self.tokens = None if self.tokens is None else self.tokens - tokens
+        return True
+
+
+def fill(order: Iterable[Sequence], limits: Limits, room: Room) -> list[Sequence]:
     """Take rows in the given order until the step is full.
 
     The first row always gets in, however large; a later row that does not fit is passed over, so the
     order decides who runs now and nobody can be passed over for ever: everyone becomes first. A row that
-    has not started needs one of `free_slots`. Rows of another bucket than the first wait for a plan of
-    their own; so does a row that must run alone.
+    has not started needs `room`. Rows of another bucket than the first wait for a plan of their own; so does
+    a row that must run alone.
     """
     chosen: list[Sequence] = []
     tokens = 0
     for row in order:
-        if row.next_step == 0 and row.epoch == 0 and free_slots <= 0:
-            continue
-        if chosen and not _joins(row, chosen[0], tokens, limits):
+        if (chosen and not _joins(row, chosen[0], tokens, limits)) or not room.take(row):
             continue
         chosen.append(row)
         tokens += row.chunk.work.tokens
-        free_slots -= row.next_step == 0 and row.epoch == 0
         if row.alone or len(chosen) >= limits.max_num_seqs or tokens >= limits.max_num_batched_tokens:
             break
     return chosen

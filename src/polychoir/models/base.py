@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from polychoir.types import (
+    Chunk,
     ModelInfo,
     ModelOptions,
     Prepared,
@@ -39,6 +40,11 @@ class Frontend(Protocol):
 
 class Runner(Protocol):
     """Executes plans. All methods are called from the engine's thread; none of them waits."""
+
+    def prepare(self, seq_id: int, chunk: Chunk) -> bool:
+        """Told once of every row on arrival. True: it can run at once. False: something has to be made for it
+        first (a clip encoded); `StepResult.prepared` names it later, or an output with its error does."""
+        ...
 
     def submit(self, plan: StepPlan) -> None:
         """Start a plan. The engine keeps at most `max_concurrent_plans` in flight."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from polychoir.types import StepPlan, StepResult
+from polychoir.types import Chunk, StepPlan, StepResult
 
 
 class Stage(Protocol):
@@ -43,6 +43,9 @@ class ThreadedRunner:
         self._wake = wake
         self._done: deque[StepResult] = deque()  # append and popleft are atomic
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="polychoir-step")
+
+    def prepare(self, seq_id: int, chunk: Chunk) -> bool:
+        return True
 
     def submit(self, plan: StepPlan) -> None:
         self._pool.submit(self._run, plan)

@@ -26,7 +26,7 @@ class House:
 
     def add(self, *rows):
         for one in rows:
-            self.core.scheduler.add(one)
+            self.core.add(one)
 
     def step(self):
         """One turn: plan, let the oldest plan finish, settle."""
@@ -55,6 +55,40 @@ def test_rows_join_and_leave_between_steps():
     house.run()
     assert house.planned() == [[(0, 0), (1, 0)], [(0, 1), (2, 0)], [(0, 2), (2, 1)]]
     assert [(e.sequence.seq_id, e.output.samples[0]) for e in house.ended] == [(1, 1), (0, 0), (2, 2)]
+
+
+def test_a_row_that_is_being_prepared_lets_others_pass():
+    house = House(CountingRunner(unprepared={0, 1}))
+    house.add(row(0, steps=1), row(1, steps=1), row(2, steps=1))
+    assert house.core.scheduler.waiting_by_tier["standard"] == 3
+    house.step()
+    assert house.planned() == [[(2, 0)]]
+    house.runner.prepared(0)
+    house.runner.prepared(1, InternalError("a bad clip"))
+    house.step()
+    assert house.core.stats.waiting == 1
+    house.run()
+    assert house.planned() == [[(2, 0)], [(0, 0)]]
+    assert [e.sequence.seq_id for e in house.ended if e.output.error is not None] == [1]
+    assert house.core.scheduler.backlog_tokens == 0
+
+
+def test_a_row_that_leaves_while_it_is_prepared_is_dropped_and_never_runs():
+    house = House(CountingRunner(unprepared={0}))
+    house.add(row(0))
+    house.core.abort(0)
+    house.runner.prepared(0)
+    house.step()
+    assert (house.runner.plans, house.runner.dropped) == ([], [0])
+    assert house.core.scheduler.waiting_by_tier["standard"] == 0
+
+
+def test_resident_tokens_are_bounded():
+    house = House(max_resident_tokens=25, max_num_batched_tokens=1_000)
+    house.add(*(row(i, tokens=10, steps=2) for i in range(3)))
+    house.run()
+    assert house.planned() == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(2, 0)], [(2, 1)]]
+    assert house.core.scheduler.resident_tokens == 0
 
 
 def test_paused_rows_keep_their_slot_and_newcomers_wait_for_one():
