@@ -49,6 +49,7 @@ LAYERS = {
         )
         for part in ("sequence", "scheduler", "plan", "cost", "admission")
     },
+    "cluster": _layer("types errors engine models.base models.registry cluster", TENSORS | WEB),
     "kernels": _layer("types errors kernels", WEB | {"asyncio", "onnxruntime"}),
     "runner": _layer("types errors models kernels runner engine.plan", WEB | {"asyncio"}),
     "models": _layer(
@@ -58,7 +59,7 @@ LAYERS = {
     "lanes": _layer("errors", TENSORS | WEB),
     "pipeline": _layer("types errors fit lanes engine models.base text audio voices", TENSORS | WEB),
     "assembly": _layer(
-        "types errors config engine models.base models.registry lanes pipeline voices text audio",
+        "types errors config engine cluster models.base models.registry lanes pipeline voices text audio",
         TENSORS | WEB,
     ),
     "server": _layer(
@@ -78,6 +79,8 @@ LIGHT = (
     "polychoir.config",
     "polychoir.pipeline",
     "polychoir.assembly",
+    "polychoir.cluster.engine",
+    "polychoir.cluster.worker",
     "polychoir.server.app",
     "polychoir.server.run",
     "polychoir.models.registry",

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from polychoir.cluster.engine import WorkerEngine
+from polychoir.cluster.supervisor import WorkerSpec
 from polychoir.config import ModelReference, Settings
-from polychoir.engine.engine import Engine
-from polychoir.engine.plan import limits_for
+from polychoir.engine.engine import Engine, LocalEngine
+from polychoir.engine.plan import Limits, limits_for
 from polychoir.errors import SettingError
 from polychoir.lanes import Lanes
+from polychoir.models.base import Model
 from polychoir.models.registry import open_model
 from polychoir.pipeline import Speaker
 from polychoir.types import ModelInfo, ModelOptions
 from polychoir.voices import VoiceStore
+
+DEVICE_STEP_S, CPU_STEP_S = 30.0, 300.0
+"""Unless a setting says: a step of hundreds of rows is minutes of a small CPU, and never of a GPU."""
 
 
 def build_speakers(settings: Settings) -> dict[str, Speaker]:
@@ -55,8 +62,43 @@ def _speaker(reference: ModelReference, settings: Settings, store: VoiceStore, l
         max_concurrent_plans=settings.max_concurrent_plans,
         queue_limit=settings.queue_limit,
     )
-    engine = Engine(model, limits)
+    engine = _engine(model, limits, reference, settings)
     return Speaker(model, engine, store, lanes, strict_instructions=settings.strict_instructions)
+
+
+def _engine(model: Model, limits: Limits, reference: ModelReference, settings: Settings) -> Engine:
+    """In this process, or in as many of its own as the settings say; one where the model's card wants it."""
+    workers = settings.workers
+    if workers == "auto":
+        if not model.info.own_process:
+            return LocalEngine(model, limits)
+        workers = 1
+    timeout_s = settings.step_timeout_s or (DEVICE_STEP_S if model.info.own_process else CPU_STEP_S)
+    options = _options(reference, settings)
+    kernels = os.environ.get("TRITON_CACHE_DIR") or str(settings.data_dir / "triton")
+    specs = [
+        WorkerSpec(
+            reference.reference,
+            replace(options, device=device),
+            limits,
+            timeout_s,
+            {"TRITON_CACHE_DIR": kernels},
+        )
+        for device in _devices(model.info, settings.device, workers)
+    ]
+    return WorkerEngine(model.info.name, specs)
+
+
+def _devices(info: ModelInfo, device: str, workers: int) -> list[str]:
+    """One device for each worker; workers on the CPU share it."""
+    if workers == 1 or not info.own_process:
+        return [device] * workers
+    if device != "cuda":
+        raise SettingError(
+            f"{workers} workers of {info.name} need a device each: set device to cuda, not {device}",
+            param="workers",
+        )
+    return [f"cuda:{number}" for number in range(workers)]
 
 
 def _options(reference: ModelReference, settings: Settings) -> ModelOptions:
@@ -67,10 +109,11 @@ def _options(reference: ModelReference, settings: Settings) -> ModelOptions:
         max_concurrent_plans=settings.max_concurrent_plans,
         max_num_seqs=settings.max_num_seqs,
         defaults=settings.request_defaults,
-        # The engine's own limit, where it does not follow from max_num_seqs.
+        # The engine's own limits, where they do not follow from max_num_seqs.
         extra={
             **settings.model_settings,
             "max_resident_seqs": settings.max_resident_seqs if settings.batch else 1,
+            "max_num_batched_tokens": settings.max_num_batched_tokens,
         },
     )
 

@@ -19,6 +19,7 @@ PolychoirError
 |- SettingError            a setting that cannot be used; stops the start
 |- ModelLoadError          a checkpoint that cannot be used; stops the start
 `- InternalError           a bug or a broken device; the client sees no internals
+   `- DeviceLost           the device answers nothing more in this process
 
 `message` may be shown to a client, except that of InternalError, whose cause is logged and replaced.
 HTTP statuses are not known here: one table in `server/errors.py` maps `code` to them.
@@ -143,3 +144,8 @@ class InternalError(PolychoirError):
     """This is a bug, or a device that broke. The text is for the log alone."""
 
     code = "internal_error"
+
+
+class DeviceLost(InternalError):
+    """The device is unusable until this process ends. A runner raises it from `submit` or `poll`, or gives it
+    as the error of a plan or a row: the engine then ends as a whole."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polychoir.engine.engine import Engine
+from polychoir.engine.engine import LocalEngine
 from polychoir.engine.plan import limits_for
 from polychoir.errors import UnspeakableText
 from polychoir.models.base import Model
@@ -22,7 +22,7 @@ def speech_request(text: str, **fields: object) -> SpeechRequest:
     return replace(SpeechRequest("req", text, seed=1), **fields)
 
 
-async def speak(engine: Engine, request: SpeechRequest, voice: VoiceChoice = VOICE) -> Samples:
+async def speak(engine: LocalEngine, request: SpeechRequest, voice: VoiceChoice = VOICE) -> Samples:
     """All samples of a request, chunks in order."""
     prepared = engine.model.frontend.prepare(request, voice)
     assert prepared.rest is None and len(prepared.chunks) == prepared.total_chunks
@@ -35,7 +35,7 @@ async def check_alone_equals_together(
     model: Model, texts: Sequence[str], *, tolerance: float, voice: VoiceChoice = VOICE
 ) -> None:
     """Each text alone, then all at once with seeds of their own: the same samples within `tolerance`."""
-    engine = Engine(model, limits_for(model.info))
+    engine = LocalEngine(model, limits_for(model.info))
     engine.start()
     await engine.wait_ready()
     try:

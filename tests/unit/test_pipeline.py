@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polychoir.engine.engine import Engine
+from polychoir.engine.engine import LocalEngine
 from polychoir.engine.plan import limits_for
 from polychoir.errors import (
     InternalError,
@@ -80,7 +80,7 @@ async def speaker_of():
     engines, lanes = [], Lanes(4)
 
     async def make(model, store=None, **options):
-        engine = Engine(model, limits_for(model.info))
+        engine = LocalEngine(model, limits_for(model.info))
         engines.append(engine)
         engine.start()
         await engine.wait_ready()

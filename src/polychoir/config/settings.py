@@ -99,7 +99,18 @@ class Settings(BaseModel):
     open: bool = _setting(False, "open the web page in a browser once ready")
 
     # -- Processes
-    workers: Literal["auto"] | int = _setting("auto", "worker processes", "gpu_inferer")
+    workers: Literal["auto"] | int = _setting(
+        "auto",
+        "worker processes for each model; auto: one where a GPU may be used, else none",
+        "gpu_inferer",
+    )
+    step_timeout_s: float | None = _setting(
+        None,
+        "seconds without a step's end until a worker process is taken to hang and replaced; "
+        "unset: 30, on the CPU 300",
+        gt=0,
+        le=86_400,
+    )
     api_workers: Literal["auto"] | int = _setting("auto", "API processes", "fastapi_workers")
     drain_timeout: float = _setting(
         30.0, "seconds that running requests get to end when the server stops", "shutdown_timeout", ge=0

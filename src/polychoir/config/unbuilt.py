@@ -8,7 +8,6 @@ from typing import Any
 from polychoir.errors import SettingError
 
 UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "workers": (("auto", 1), "several worker processes"),
     "api_workers": (("auto", 1), "several API processes"),
     "batch_timeout_ms": ((0.0,), "the adaptive hold; a plan starts as soon as there is room"),
     "group_step_tolerance": ((0,), "grouping rows of different steps"),

@@ -1,4 +1,4 @@
-"""Engine: the async face of one model's engine loop.
+"""Engine: the async face of one model's engine, wherever its loop runs.
 
 `submit` posts chunks and returns a stream once the engine has let them in; leaving the stream early takes
 its rows out before the next step.
@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
+from typing import Protocol
 
 from polychoir.engine.core import EngineStats
 from polychoir.engine.loop import Abort, EngineLoop, Status, Submit
@@ -23,8 +24,55 @@ from polychoir.types import Chunk, ChunkAudio, Tier
 LOADING_RETRY_S = 2.0
 
 
-class Engine:
-    """One model, one loop. Safe to use from one event loop at a time."""
+class Engine(Protocol):
+    """What the pipeline and the server know of an engine. To be used from one event loop at a time."""
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of all that stands behind this face."""
+        ...
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the status is failed."""
+        ...
+
+    def start(self) -> None:
+        """Begin loading; returns at once. Call in the event loop."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """Wait until the model is warm. Raises what loading raised (ModelLoadError, mostly)."""
+        ...
+
+    async def submit(
+        self, chunks: Sequence[Chunk], *, tier: Tier = "standard", more: bool = False
+    ) -> ChunkStream:
+        """Make these chunks.
+
+        more: they continue a request that was let in before, and are never refused.
+        Raises Overloaded (full), Unavailable (still loading), InternalError (the engine has failed).
+        """
+        ...
+
+    def abort(self, request: int) -> None:
+        """Take a request's rows out before the next step; nothing more is delivered."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The latest snapshot; reading it costs the loop nothing."""
+        ...
+
+    async def aclose(self, timeout_s: float | None = None) -> None:
+        """Stop after the plans in flight, or after loading, which cannot be hurried; wait at most so long."""
+        ...
+
+
+class LocalEngine:
+    """An Engine whose loop is a thread of this process."""
 
     def __init__(self, model: Model, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self.model = model
@@ -39,19 +87,16 @@ class Engine:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the status is failed."""
         return self._loop.failure
 
     def start(self) -> None:
-        """Begin loading; returns at once."""
         self._started = True
         self._loop.start()
 
     async def wait_ready(self) -> None:
-        """Wait until the model is warm. Raises what loading raised (ModelLoadError, mostly)."""
         loop = asyncio.get_running_loop()
         settled = loop.create_future()
-        self._loop.when_settled(lambda: _call(loop, _set, settled))
+        self._loop.when_settled(lambda: _call(loop, settle, settled, None))
         await settled
         if self.failure is not None:
             raise self.failure
@@ -59,24 +104,16 @@ class Engine:
     async def submit(
         self, chunks: Sequence[Chunk], *, tier: Tier = "standard", more: bool = False
     ) -> ChunkStream:
-        """Make these chunks.
-
-        more: they continue a request that was let in before, and are never refused.
-        Raises Overloaded (full), Unavailable (still loading), InternalError (the engine has failed).
-        """
-        if not chunks:
-            raise InternalError("this is a bug: a request without chunks")
-        if self.status == "loading":
-            raise Unavailable("the model is loading", code="loading", retry_after_s=LOADING_RETRY_S)
+        check_submission(self.status, chunks, more=more)
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         stream = ChunkStream(self, next(self._requests), len(chunks))
 
         def answered(refusal: PolychoirError | None) -> None:
-            _call(loop, _answer, answer, refusal)
+            _call(loop, settle, answer, refusal)
 
         def deliver(end: Ended | PolychoirError) -> None:
-            _call(loop, stream.put, end)
+            _call(loop, stream.put, outcome(end, self.model.info.sample_rate))
 
         self._loop.post(Submit(stream.request, chunks, tier, answered, deliver, more))
         try:
@@ -87,20 +124,27 @@ class Engine:
         return stream
 
     def abort(self, request: int) -> None:
-        """Take a request's rows out before the next step; nothing more is delivered."""
         if self.status == "ready":
             self._loop.post(Abort(request))
 
     def stats(self) -> EngineStats:
-        """The latest snapshot; reading it costs the loop nothing."""
         return self._loop.stats
 
     async def aclose(self, timeout_s: float | None = None) -> None:
-        """Stop after the plans in flight, or after loading, which cannot be hurried; wait at most so long."""
         if not self._started:
             return
         self._loop.stop()
         await asyncio.to_thread(self._loop.join, timeout_s)
+
+
+def check_submission(status: Status, chunks: Sequence[Chunk], *, more: bool) -> None:
+    """Raise what an engine of this status says to new chunks before it looks at its queue."""
+    if not chunks:
+        raise InternalError("this is a bug: a request without chunks")
+    if status == "loading" and not more:
+        raise Unavailable("the model is loading", code="loading", retry_after_s=LOADING_RETRY_S)
+    if status in {"failed", "stopped"}:
+        raise InternalError(f"the engine has {status}")
 
 
 class ChunkStream:
@@ -110,9 +154,9 @@ class ChunkStream:
         self.request = request
         self._engine = engine
         self._left = chunks
-        self._ends: asyncio.Queue[Ended | PolychoirError] = asyncio.Queue()  # at most one entry a chunk
+        self._ends: asyncio.Queue[ChunkAudio | PolychoirError] = asyncio.Queue()  # at most one entry a chunk
 
-    def put(self, end: Ended | PolychoirError) -> None:
+    def put(self, end: ChunkAudio | PolychoirError) -> None:
         self._ends.put_nowait(end)
 
     async def __aenter__(self) -> ChunkStream:
@@ -139,27 +183,29 @@ class ChunkStream:
         end = await self._ends.get()
         self._left -= 1
         if isinstance(end, PolychoirError):
-            self._left = 0
-            raise end
-        if end.output.error is not None:
             self.close()
-            raise _own_error(end.output.error)
-        return _audio(end, self._engine.model.info.sample_rate)
+            raise end
+        return end
 
 
-def _audio(end: Ended, sample_rate: int) -> ChunkAudio:
-    samples = end.output.samples
-    if samples is None or len(samples) == 0:
-        raise InternalError(f"chunk {end.sequence.chunk.index} came back without audio")
+def outcome(end: Ended | PolychoirError, sample_rate: int) -> ChunkAudio | PolychoirError:
+    """What a loop delivered, as what a stream yields or raises."""
+    if isinstance(end, PolychoirError):
+        return end
+    output, index = end.output, end.sequence.chunk.index
+    if output.error is not None:
+        return _own_error(output.error)
+    if output.samples is None or len(output.samples) == 0:
+        return InternalError(f"chunk {index} came back without audio")
     return ChunkAudio(
-        index=end.sequence.chunk.index,
-        samples=samples,
+        index=index,
+        samples=output.samples,
         sample_rate=sample_rate,
         steps=end.sequence.done_steps,
         queue_s=end.queue_s,
         run_s=end.run_s,
-        decode_s=end.output.decode_s,
-        codes=end.output.codes,
+        decode_s=output.decode_s,
+        codes=output.codes,
     )
 
 
@@ -171,12 +217,8 @@ def _own_error(error: Exception) -> PolychoirError:
     return wrapped
 
 
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _answer(future: asyncio.Future[None], refusal: PolychoirError | None) -> None:
+def settle(future: asyncio.Future[None], refusal: BaseException | None) -> None:
+    """Tell whoever waits for an answer; they may have left."""
     if future.done():
         return
     if refusal is None:

@@ -19,7 +19,7 @@ from polychoir.engine.plan import Limits
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Ended
 from polychoir.engine.sequence import Sequence as Row
-from polychoir.errors import InternalError, Overloaded, PolychoirError
+from polychoir.errors import DeviceLost, InternalError, Overloaded, PolychoirError
 from polychoir.models.base import Model
 from polychoir.types import Chunk, Tier
 
@@ -68,6 +68,7 @@ class EngineLoop:
         self._wake = threading.Event()
         self._stopping = False
         self._on_settled: list[Callable[[], None]] = []
+        self._on_end: list[Callable[[], None]] = []
         self._lock = threading.Lock()  # guards status together with what depends on it
         self._next_seq_id = 0
         self._sinks: dict[int, Callable[[Ended | PolychoirError], None]] = {}
@@ -111,6 +112,21 @@ class EngineLoop:
                 return
         callback()
 
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back once the loop has ended after it was ready, before the requests inside are told."""
+        self._on_end.append(callback)
+
+    @property
+    def owes(self) -> bool:
+        """True while the runner has something to bring back, or a command has not been taken.
+
+        Read from any thread, and true even in the middle of a call that never returns.
+        """
+        if self._core is None:
+            return False
+        house = self._core.scheduler
+        return bool(self._inbox or house.in_flight or house.decoding or house.preparing)
+
     # -- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -125,6 +141,9 @@ class EngineLoop:
         try:
             self._loop(core)
             self._end("stopped", InternalError("the engine was stopped"))
+        except DeviceLost as error:
+            logger.error("the device is lost: %s", error)
+            self._end("failed", error, error)
         except Exception as error:
             logger.exception("this is a bug: the engine loop failed")
             self._end("failed", InternalError(f"the engine loop failed: {error!r}"), error)
@@ -149,6 +168,8 @@ class EngineLoop:
         """Nobody is left waiting: whoever is in the house or in the inbox gets the error."""
         with self._lock:
             self.status, self.failure = status, failure
+        for callback in self._on_end:
+            callback()
         for sink in self._sinks.values():
             sink(error)
         self._sinks.clear()
@@ -190,6 +211,10 @@ class EngineLoop:
             core.abort(seq_id)
 
     def _deliver(self, ended: Ended) -> None:
+        error = ended.output.error
+        for lost in (error, error and error.__cause__):
+            if isinstance(lost, DeviceLost):  # no other row would fare better
+                raise lost
         request = ended.sequence.request
         rows = self._rows[request]
         rows.discard(ended.sequence.seq_id)

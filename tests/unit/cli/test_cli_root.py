@@ -48,7 +48,7 @@ def test_a_command_line_that_cannot_be_understood_is_2(run: Run, arguments: tupl
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("serve", "--workers", "4"), "polychoir: --workers: workers = 4 is not built yet"),
+        (("serve", "--api-workers", "4"), "polychoir: --api-workers: api_workers = 4 is not built yet"),
         (("serve", "--port", "70000"), "polychoir: --port: "),
         (("serve", "a=b", "a=c"), "polychoir: --model: two models would be served as 'a'"),
         (("say", "hi", "-o", "a.wav", "--model", "nobody"), "polychoir: no installed plug-in knows"),

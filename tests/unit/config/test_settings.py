@@ -85,7 +85,6 @@ def test_only_the_request_defaults_that_were_set_are_reported() -> None:
 @pytest.mark.parametrize("name", sorted(UNBUILT))
 def test_what_is_not_built_is_off_by_default_and_refused_by_name(name: str) -> None:
     wanted = {
-        "workers": 2,
         "api_workers": 2,
         "batch_timeout_ms": 50,
         "group_step_tolerance": 2,

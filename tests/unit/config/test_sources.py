@@ -75,7 +75,7 @@ def test_a_name_like_no_other_gets_no_suggestion() -> None:
         ({"POLYCHOIR_PORT": "http"}, "POLYCHOIR_PORT: .*integer"),
         ({"POLYCHOIR_BATCH": "maybe"}, "POLYCHOIR_BATCH: .*boolean"),
         ({"POLYCHOIR_DEVICE": "gpu"}, "POLYCHOIR_DEVICE: 'gpu' is none of"),
-        ({"POLYCHOIR_WORKERS": "2"}, "POLYCHOIR_WORKERS: .*not built yet"),
+        ({"POLYCHOIR_API_WORKERS": "2"}, "POLYCHOIR_API_WORKERS: .*not built yet"),
         ({"POLYCHOIR_WORKERS": "0"}, "POLYCHOIR_WORKERS: must be auto or at least 1"),
         ({"POLYCHOIR_MODEL": "x,x"}, "POLYCHOIR_MODEL: two models"),
     ],

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from polychoir.engine.engine import Engine
+from polychoir.engine.engine import LocalEngine
 from polychoir.errors import InternalError, ModelLoadError, Overloaded, Unavailable
 from polychoir.types import ModelInfo
 from support.engines import CountingRunner, chunk, limits
@@ -59,7 +59,7 @@ async def house():
     engines = []
 
     async def start(model, **changes):
-        engine = Engine(model, limits(**changes))
+        engine = LocalEngine(model, limits(**changes))
         engines.append(engine)
         engine.start()
         await engine.wait_ready()
@@ -130,7 +130,7 @@ async def test_a_request_without_chunks_is_a_bug_and_says_so(house):
 
 
 async def test_a_model_that_calls_exit_has_failed():
-    engine = Engine(Model(broken=SystemExit(3)), limits())
+    engine = LocalEngine(Model(broken=SystemExit(3)), limits())
     engine.start()
     with pytest.raises(SystemExit):
         await engine.wait_ready()
@@ -178,7 +178,7 @@ async def test_a_full_queue_refuses_before_anything_runs(house):
 async def test_while_loading_it_says_so_and_when_to_come_back():
     model = Model()
     model.loading.clear()
-    engine = Engine(model, limits())
+    engine = LocalEngine(model, limits())
     engine.start()
     with pytest.raises(Unavailable) as caught:
         await engine.submit([chunk()])
@@ -189,7 +189,7 @@ async def test_while_loading_it_says_so_and_when_to_come_back():
 
 
 async def test_a_model_that_does_not_load_tells_every_waiter():
-    engine = Engine(Model(broken=ModelLoadError("config.json is missing")), limits())
+    engine = LocalEngine(Model(broken=ModelLoadError("config.json is missing")), limits())
     waiting = [asyncio.create_task(engine.wait_ready()) for _ in range(2)]
     await asyncio.sleep(0)
     engine.start()
@@ -222,7 +222,7 @@ async def test_a_runner_that_breaks_the_loop_fails_everyone_with_an_error(caplog
         def load(self, wake):
             return Broken(wake, self.gate)
 
-    engine = Engine(BrokenModel(), limits())
+    engine = LocalEngine(BrokenModel(), limits())
     engine.start()
     with pytest.raises(MemoryError):
         await engine.wait_ready()
