@@ -8,8 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from polychoir.cluster.engine import WorkerEngine
-from support.serving import Served, make_app, served, speaker_of, until
+from support.serving import Served, listening, make_app, served, speaker_of, until
 
 TEXTS = [f"Number {n} is a line of its own. " * 12 for n in range(8)]
 
@@ -59,6 +61,15 @@ async def test_numbers_of_workers_are_seen_by_health_and_metrics(tmp_path: Path)
         health = (await house.client.get("/health")).json()["models"]["fake"]
     assert 'polychoir_sequences_finished_total{model="fake"} 16.0' in page.splitlines()
     assert health["batching"]["queue_limit"] == 4_000
+
+
+def test_workers_behind_a_real_port(tmp_path: Path) -> None:
+    """With the event loop that serves people, not the one that tests run in."""
+    with listening(make_app(tmp_path, workers=2)) as address:
+        body = {"input": TEXTS[0], "response_format": "wav", "seed": 7}
+        reply = httpx.post(f"{address}/v1/audio/speech", json=body, timeout=20)
+    assert reply.status_code == 200
+    assert len(reply.content) > 100_000
 
 
 async def test_no_process_is_left_behind(tmp_path: Path) -> None:

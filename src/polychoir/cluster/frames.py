@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from polychoir.errors import InternalError
 
@@ -73,9 +74,9 @@ class Frames(asyncio.BufferedProtocol):
     # -- called by the transport -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        # Not every loop's transport is of asyncio's own class, but a stream's has all of its methods.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:

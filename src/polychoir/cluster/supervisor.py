@@ -93,11 +93,12 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep a worker alive until `stop`, or until it is clear that none will live."""
-        while not self._stopping.is_set():
-            await self._one_life()
-            if self._stopping.is_set() or self.failure is not None:
-                break
-            await self._pause()
+        try:
+            await self._live()
+        except Exception as error:  # reported: a supervisor that is gone must not look like one that loads
+            _log.exception("this is a bug: the supervisor of %s failed", self.name)
+            self.kill()
+            self.failure = InternalError(f"the supervisor of {self.name} failed: {error!r}")
         self.status = "stopped" if self.failure is None else "failed"
         if self.failure is not None:
             self._owner.worker_failed(self)
@@ -125,7 +126,14 @@ class Supervisor:
         """It has made something: what went wrong before is forgotten."""
         self._deaths = 0
 
-    # -- one life --------------------------------------------------------------------------------
+    # -- its lives --------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        while not self._stopping.is_set():
+            await self._one_life()
+            if self._stopping.is_set() or self.failure is not None:
+                return
+            await self._pause()
 
     async def _one_life(self) -> None:
         try:
