@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from polychoir.cluster import engine as ce
@@ -283,3 +286,34 @@ async def test_closing_while_loading_is_quick(start: Start) -> None:
     began = time.monotonic()
     await engine.aclose(5.0)
     assert time.monotonic() - began < 5
+
+
+PARENT = """
+import asyncio
+from polychoir.cluster.engine import WorkerEngine
+from polychoir.cluster.supervisor import WorkerSpec
+from polychoir.engine.plan import limits_for
+from polychoir.models.registry import open_model
+from polychoir.types import ModelOptions
+
+async def main():
+    options = ModelOptions()
+    limits = limits_for(open_model("fake", options).info)
+    engine = WorkerEngine("fake", [WorkerSpec("fake", options, limits, 30.0, {})])
+    engine.start()
+    await engine.wait_ready()
+    print(engine.workers[0].process.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_worker_does_not_outlive_its_parent() -> None:
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    worker = psutil.Process(int(await asyncio.wait_for(parent.stdout.readline(), 20)))
+    assert worker.is_running()
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, 5.0)

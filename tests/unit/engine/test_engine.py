@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from polychoir.engine.engine import LocalEngine
-from polychoir.errors import InternalError, ModelLoadError, Overloaded, Unavailable
-from polychoir.types import ModelInfo
+from polychoir.errors import DeviceLost, InternalError, ModelLoadError, Overloaded, Unavailable
+from polychoir.types import ModelInfo, SequenceOutput
 from support.engines import CountingRunner, chunk, limits
 
 INFO = ModelInfo("counting", "iterative", 24_000, ("*",))
@@ -243,3 +243,23 @@ async def test_two_hundred_requests_at_once_all_come_back(house):
 
     assert await asyncio.gather(*(one(i) for i in range(200))) == [[i] for i in range(200)]
     assert engine.stats().avg_batch_size > 4
+
+
+@pytest.mark.parametrize("how", ["row", "plan"])
+async def test_a_lost_device_ends_the_engine_as_a_whole(how):
+    def fail(plan):
+        if how == "plan":
+            raise DeviceLost("sticky")
+        return [SequenceOutput(plan.rows[0].seq_id, error=DeviceLost("sticky"), epoch=plan.rows[0].epoch)]
+
+    engine = LocalEngine(Model(fail=fail), limits())
+    engine.start()
+    await engine.wait_ready()
+    ends = []
+    engine._loop.when_ended(lambda: ends.append(engine.status))
+    stream = await engine.submit([chunk(index=0), chunk(index=1)])
+    with pytest.raises(DeviceLost, match="sticky"):
+        await anext(stream)
+    assert (engine.status, ends) == ("failed", ["failed"])
+    assert isinstance(engine.failure, DeviceLost)
+    await engine.aclose()
