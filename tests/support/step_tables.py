@@ -77,11 +77,13 @@ def situation(
     vocabulary: int = 33,
     dtype: torch.dtype = torch.float32,
     spare: int = 5,
+    capacity: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Situation:
     """Random tokens, logits, keys; slots in random order, their blocks scattered over the arena.
 
-    spare: unused rows, tokens and positions at the ends of the tables. All that is unused is poisoned.
+    spare: unused tokens and positions at the ends of the tables. capacity: rows there is place for, `spare`
+    more than there are if not given. All that is unused is poisoned.
     The generator is one of the CPU, so that a seed means the same everywhere.
     """
     numbers = torch.randperm(len(rows) + 3, generator=generator)[: len(rows)].tolist()
@@ -93,13 +95,14 @@ def situation(
     uncond = dict(zip(guided, starts[len(rows) : -1], strict=True))
     first = [0, *accumulate(row.frames for row in rows)]
     positions, tokens = first[-1], starts[-1]
-    row_table = torch.full((len(rows) + spare, 8), POISON, dtype=torch.int32)
+    capacity = len(rows) + spare if capacity is None else capacity
+    row_table = torch.full((capacity, 8), POISON, dtype=torch.int32)
     for index, row in enumerate(rows):
         target = starts[index] + row.prefix
         row_table[index, :6] = torch.tensor(
             [numbers[index], row.step, row.frames, target, uncond.get(index, -1), first[index]]
         )
-    runs = torch.full((2 * (len(rows) + spare), 4), POISON, dtype=torch.int32)
+    runs = torch.full((2 * capacity, 4), POISON, dtype=torch.int32)
     owners = [*range(len(rows)), *guided]
     for index, (owner, length) in enumerate(zip(owners, lengths, strict=True)):
         offset = 0 if index < len(rows) else rows[owner].prefix

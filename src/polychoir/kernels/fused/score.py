@@ -101,7 +101,7 @@ def score(
 
 
 @triton.jit
-def _find(cell, rows, arena, source, cell_row, CODEBOOKS: tl.constexpr):
+def find(cell, rows, arena, source, cell_row, CODEBOOKS: tl.constexpr):
     """The row of a cell (a pointer), its slot, the cell's frame within the row, and the token it has."""
     position = cell // CODEBOOKS
     row = rows + tl.load(cell_row + position) * _ROW_WIDTH
@@ -124,6 +124,19 @@ def _read(logits, cell, logits_stride, CODEBOOKS: tl.constexpr, MASK: tl.constex
 
 
 @triton.jit
+def wish_of(confidence, row, slot, frame, codebook, knobs, keys):
+    """The score of a masked cell: its confidence after penalty, position temperature and noise."""
+    settings = knobs + slot * _KNOBS
+    wish = confidence - tl.cast(codebook, tl.float32) * tl.load(settings + _LAYER_PENALTY)
+    temperature = tl.load(settings + _POSITION_TEMPERATURE)
+    if temperature > 0:
+        u = cell_uniform(keys + slot * _KEYS, POSITION, tl.load(row + _STEP), frame, codebook)
+        wish = tl.div_rn(wish, temperature) + gumbel(u)
+    # A live score may have overflowed; it must still come before what is revealed already.
+    return tl.maximum(wish, _LOWEST)
+
+
+@triton.jit
 def _score(
     logits,
     header,
@@ -143,7 +156,7 @@ def _score(
 ):
     cells = tl.load(header + _POSITIONS) * CODEBOOKS
     for cell in range(tl.program_id(0), cells, tl.num_programs(0)):
-        row, slot, frame, now = _find(cell, rows, arena, source, cell_row, CODEBOOKS)
+        row, slot, frame, now = find(cell, rows, arena, source, cell_row, CODEBOOKS)
         wish = -float("inf")
         if now == MASK:
             w, top, log_total = _read(logits, cell, logits_stride, CODEBOOKS, MASK, TILE)
@@ -152,15 +165,7 @@ def _score(
             wish = (best - top) - log_total
             if (tl.abs(wish) < float("inf")) == 0:  # true of NaN as well
                 tl.store(sound + slot, 0)
-            codebook = cell % CODEBOOKS
-            wish -= tl.cast(codebook, tl.float32) * tl.load(knobs + slot * _KNOBS + _LAYER_PENALTY)
-            heat = tl.load(knobs + slot * _KNOBS + _POSITION_TEMPERATURE)
-            if heat > 0:
-                time = tl.load(row + _STEP)
-                u = cell_uniform(keys + slot * _KEYS, POSITION, time, frame, codebook)
-                wish = tl.div_rn(wish, heat) + gumbel(u)
-            # A live score may have overflowed; it must still come before what is revealed already.
-            wish = tl.maximum(wish, _LOWEST)
+            wish = wish_of(wish, row, slot, frame, cell % CODEBOOKS, knobs, keys)
         tl.store(score + cell, wish)
 
 
@@ -190,7 +195,7 @@ def _draw(
         return
     cells = tl.load(header + _POSITIONS) * CODEBOOKS
     for cell in range(tl.program_id(0), cells, tl.num_programs(0)):
-        row, slot, frame, now = _find(cell, rows, arena, source, cell_row, CODEBOOKS)
+        row, slot, frame, now = find(cell, rows, arena, source, cell_row, CODEBOOKS)
         temperature = tl.load(knobs + slot * _KNOBS + _CLASS_TEMPERATURE)
         if (temperature > 0) & (now == MASK) & (tl.load(sound + slot) != 0):
             w, top, log_total = _read(logits, cell, logits_stride, CODEBOOKS, MASK, TILE)
