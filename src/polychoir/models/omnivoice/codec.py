@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _HIGGS = "transformers.models.higgs_audio_v2_tokenizer.modeling_higgs_audio_v2_tokenizer"
 _ZERO_CROSSINGS = 6
 _ROLL_OFF = 0.99
+CODEBOOK_ENTRIES = 1_024
+"""Codes run from 0 to one below this."""
 _SEMANTIC_PAD = 160
 """Samples at 16 kHz on either side, so that the semantic frames come out one per 320 samples."""
 
