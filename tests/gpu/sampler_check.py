@@ -59,13 +59,13 @@ MIXED = [
 def run_fused(s: Situation) -> None:
     expand(s.step, s.slots, s.source, s.position, s.cell_row)
     score(s.logits, s.step, s.slots, s.source, s.cell_row, s.token, s.score, MASK)
-    reveal(s.step, s.slots, s.source, s.token, s.score)
+    reveal(s.step, s.slots, s.source, s.token, s.score, MASK)
 
 
 def run_plain(s: Situation) -> None:
     plain_step.expand(s.step, s.slots, s.source, s.position, s.cell_row)
     plain_step.score(s.logits, s.step, s.slots, s.source, s.cell_row, s.token, s.score, MASK)
-    plain_step.reveal(s.step, s.slots, s.source, s.token, s.score)
+    plain_step.reveal(s.step, s.slots, s.source, s.token, s.score, MASK)
 
 
 def compare(s: Situation) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def compare(s: Situation) -> dict[str, Any]:
     for name in ("source", "token", "score"):
         getattr(again, name).copy_(getattr(right, name))
     again.slots.sound.copy_(right.slots.sound)
-    reveal(again.step, again.slots, again.source, again.token, again.score)
+    reveal(again.step, again.slots, again.source, again.token, again.score, MASK)
     return {
         "exact_parts": exact,
         "reveal_exact": torch.equal(again.slots.arena, right.slots.arena),
@@ -217,7 +217,7 @@ def times() -> dict[str, Any]:
         for tile, warps in ((1_024, 4), (1_024, 8), (2_048, 8), (4_096, 8), (4_096, 16)):
             found[f"reveal {tile}/{warps}"] = microseconds(
                 lambda s=s, tile=tile, warps=warps: reveal(
-                    s.step, s.slots, s.source, s.token, s.score, tile, warps
+                    s.step, s.slots, s.source, s.token, s.score, MASK, tile=tile, warps=warps
                 )
             )
         found["plain, eager"] = 1_000 * eager_milliseconds(lambda s=s: run_plain(s.copy()))

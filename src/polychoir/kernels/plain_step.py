@@ -74,8 +74,11 @@ def score(
     score[:count] = live.masked_fill(~masked, -math.inf)
 
 
-def reveal(step: StepTables, slots: SlotTables, source: Tensor, token: Tensor, score: Tensor) -> None:
-    """Write the tokens of this step's cells into the arena; rows that are not sound are left.
+def reveal(
+    step: StepTables, slots: SlotTables, source: Tensor, token: Tensor, score: Tensor, mask_id: int
+) -> None:
+    """Write the tokens of this step's cells into the arena; rows that are not sound and cells that have
+    their code already are left.
 
     source: [N] from `expand`; token, score: [P, 8] from `score`.
     """
@@ -85,6 +88,7 @@ def reveal(step: StepTables, slots: SlotTables, source: Tensor, token: Tensor, s
     slot = rows[:, Row.SLOT]
     reveal = slots.timetable[slot, rows[:, Row.STEP]].clamp_min(0) * slots.sound[slot]
     chosen = choose_cells(scores, scores > -math.inf, layout, reveal.long())
+    chosen &= _canvas(step, slots, source) == mask_id
     position, codebook = chosen.nonzero(as_tuple=True)
     places = source[rows[layout.row, Row.COND] + layout.frame].long()
     slots.arena[places[position], codebook] = token[position, codebook].to(slots.arena.dtype)

@@ -55,4 +55,4 @@ def test_draw(card: int) -> None:
 
 @pytest.mark.parametrize("card", CARDS)
 def test_reveal(card: int) -> None:
-    assert build(_reveal, {"CODEBOOKS": 8, "TILE": _TILE}, _WARPS, card).asm["cubin"]
+    assert build(_reveal, {"CODEBOOKS": 8, "MASK": 1_024, "TILE": _TILE}, _WARPS, card).asm["cubin"]

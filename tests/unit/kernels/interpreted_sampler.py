@@ -44,14 +44,14 @@ def fused(s: Situation, vocabulary: int, tile: int = 64) -> None:
     mask = vocabulary - 1
     expand(s.step, s.slots, s.source, s.position, s.cell_row)
     score(s.logits, s.step, s.slots, s.source, s.cell_row, s.token, s.score, mask)
-    reveal(s.step, s.slots, s.source, s.token, s.score, tile)
+    reveal(s.step, s.slots, s.source, s.token, s.score, mask, tile=tile)
 
 
 def plain(s: Situation, vocabulary: int) -> None:
     mask = vocabulary - 1
     plain_step.expand(s.step, s.slots, s.source, s.position, s.cell_row)
     plain_step.score(s.logits, s.step, s.slots, s.source, s.cell_row, s.token, s.score, mask)
-    plain_step.reveal(s.step, s.slots, s.source, s.token, s.score)
+    plain_step.reveal(s.step, s.slots, s.source, s.token, s.score, mask)
 
 
 def agree(s: Situation, vocabulary: int) -> Situation:
@@ -152,6 +152,19 @@ def test_a_row_once_unsound_is_never_written() -> None:
     s = situation([TestRow(6, masked=1.0), TestRow(6, masked=1.0)], torch.Generator().manual_seed(9))
     s.slots.sound[int(s.step.rows[0, Row.SLOT])] = 0
     agree(s, 33)
+
+
+def test_a_code_is_never_overwritten_whatever_its_score() -> None:
+    s = situation([TestRow(6, masked=0.5, reveal=48)], torch.Generator().manual_seed(11))
+    expand(s.step, s.slots, s.source, s.position, s.cell_row)
+    s.score.zero_()
+    s.token.fill_(7)
+    left, right = s.copy(), s.copy()
+    reveal(left.step, left.slots, left.source, left.token, left.score, 32)
+    plain_step.reveal(right.step, right.slots, right.source, right.token, right.score, 32)
+    masked = s.slots.arena == 32
+    assert torch.equal(left.slots.arena, s.slots.arena.masked_fill(masked, 7))
+    assert torch.equal(left.slots.arena, right.slots.arena)
 
 
 def test_the_mask_must_be_the_last_entry() -> None:

@@ -20,7 +20,7 @@ VOCABULARY, MASK = 33, 32
 def run(s: Situation) -> None:
     plain_step.expand(s.step, s.slots, s.source, s.position, s.cell_row)
     plain_step.score(s.logits, s.step, s.slots, s.source, s.cell_row, s.token, s.score, MASK)
-    plain_step.reveal(s.step, s.slots, s.source, s.token, s.score)
+    plain_step.reveal(s.step, s.slots, s.source, s.token, s.score, MASK)
 
 
 def test_expand_says_where_every_token_lies() -> None:

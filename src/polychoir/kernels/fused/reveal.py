@@ -34,6 +34,8 @@ def reveal(
     source: Tensor,
     token: Tensor,
     score: Tensor,
+    mask_id: int,
+    *,
     tile: int = _TILE,
     warps: int = _WARPS,
 ) -> None:
@@ -41,7 +43,8 @@ def reveal(
 
     source: [N] from `expand`; token, score: [P, 8] from `score`. A row takes as many of its live cells
     (score above -inf) as its timetable has for its step, best score first; of equal scores the lower
-    codebook * frames + frame. A row that is not sound is not written. tile: cells looked at together.
+    codebook * frames + frame. A row that is not sound is not written, nor, whatever its score, is
+    a cell that has its code already. tile: cells looked at together.
     """
     positions, codebooks = token.shape
     _reveal[(step.rows.shape[0],)](
@@ -55,6 +58,7 @@ def reveal(
         score,
         slots.timetable.stride(0),
         CODEBOOKS=codebooks,
+        MASK=mask_id,
         TILE=min(tile, triton.next_power_of_2(positions * codebooks)),
         num_warps=warps,
     )
@@ -139,6 +143,7 @@ def _reveal(
     score,
     timetable_stride,
     CODEBOOKS: tl.constexpr,
+    MASK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     if tl.program_id(0) >= tl.load(header + _ROWS):
@@ -167,4 +172,6 @@ def _reveal(
         taken = (key > threshold) | equal
         place = tl.load(places + index // CODEBOOKS, mask=taken, other=0)
         chosen = tl.load(token + base + index, mask=taken, other=0)
-        tl.store(arena + place * CODEBOOKS + index % CODEBOOKS, chosen, mask=taken)
+        code = arena + place * CODEBOOKS + index % CODEBOOKS
+        hidden = tl.load(code, mask=taken, other=0) == MASK
+        tl.store(code, chosen, mask=taken & hidden)
