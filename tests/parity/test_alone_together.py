@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from polychoir.models.omnivoice.network import Network
 from polychoir.models.omnivoice.row import FRAME_SAMPLES, OmniVoiceRow, Shaping
 from polychoir.models.omnivoice.timetable import timetable
-from polychoir.runner.model_runner import ModelRunner
 from polychoir.types import Chunk, PlannedRow, Samples, StepPlan, VoicePrompt, Work
-from tests.parity.driving import codes_of, make_network, make_runner, run_together
+from tests.parity.driving import codes_of, make_network
+from tests.support.driving import Driver, run_together
 
 
 class SilentCodec:
@@ -42,8 +42,8 @@ def network32(checkpoint_dir: Path) -> Network:
     return make_network(checkpoint_dir, torch.float32)
 
 
-def runner_on(network: Network) -> ModelRunner:
-    return make_runner(network, SilentCodec())
+def runner_on(network: Network) -> Driver:
+    return Driver(network, SilentCodec())
 
 
 @st.composite
@@ -86,7 +86,7 @@ class Actor:
         return PlannedRow(self.number, self.step, self.chunk, self.epoch)
 
 
-def live(runner: ModelRunner, actors: list[Actor], fate: np.random.Generator) -> None:
+def live(runner: Driver, actors: list[Actor], fate: np.random.Generator) -> None:
     """Run all actors to their ends; at each step some are late, paused, started again or mixed up."""
     plan_id = 0
     while waiting := [actor for actor in actors if actor.codes is None]:

@@ -11,8 +11,10 @@ import torch
 
 from polychoir.models.omnivoice.network import Network
 from polychoir.models.omnivoice.row import OmniVoiceRow
-from polychoir.runner.packing import Seat, pack
+from polychoir.runner.packing import pack
+from polychoir.runner.plain_step import make_batch
 from tests.parity.driving import make_network
+from tests.support.driving import make_slots
 
 MASK, CODEBOOKS = 1_024, 8
 SHAPES = [(11, 0, 30, 2.0), (5, 20, 7, 2.0), (30, 3, 1, 0.0), (11, 0, 30, 1.0)]
@@ -58,14 +60,15 @@ def published_logits(model: Any, run: torch.Tensor, text: int) -> torch.Tensor:
 
 
 def test_packed_logits_equal_the_published_model(network: Network, oracle: Any, rows: Any) -> None:
-    starts = np.cumsum([0, *(row.ref_frames + row.target_frames for row, _, _ in rows)])
-    seats = [
-        Seat(row, np.arange(row.ref_frames) + start, np.arange(row.target_frames) + start + row.ref_frames)
-        for (row, _, _), start in zip(rows, starts, strict=False)
-    ]
-    arena = torch.cat([torch.cat((reference, canvas)) for _, reference, canvas in rows])
-    batch = pack(seats, torch.device("cpu"))
-    ours = network.forward(batch.tokens, arena[batch.audio])
+    table = make_slots(network, limit=8)
+    seats = [table.seat(number, row, 0) for number, (row, _, _) in enumerate(rows)]
+    table.upload([(seat, codes.T.numpy()) for seat, (_, codes, _) in zip(seats, rows, strict=True)])
+    arena = table.tables.arena
+    for seat, (_, _, canvas) in zip(seats, rows, strict=True):
+        arena[torch.from_numpy(seat.canvas)] = canvas.int()
+    batch = make_batch(pack(seats), torch.device("cpu"))
+    normed = network.hidden(arena, batch.source, batch.position, network.attend_runs(batch.runs))
+    ours = network.logits(normed[batch.targets])
     expected = []
     for row, reference, canvas in rows:
         text = torch.tensor(row.text_ids)[:, None].expand(-1, CODEBOOKS)

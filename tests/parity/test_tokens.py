@@ -20,11 +20,10 @@ from tests.parity.driving import (
     codes_of,
     make_codec,
     make_network,
-    make_runner,
     open_model,
     package_codes,
-    run_together,
 )
+from tests.support.driving import Driver, run_together
 
 QUIET = {"position_temperature": 0.0, "class_temperature": 0.0}
 LIVELY = {"position_temperature": 5.0, "class_temperature": 0.7}
@@ -74,7 +73,7 @@ def with_settings(cases: Sequence[Case], settings: dict[str, float]) -> list[Cas
 def compare(folder: Path, oracle: Any, cases: Sequence[Case], dtype: torch.dtype) -> list[int]:
     """Differing cells of each case."""
     model = open_model(folder)
-    runner = make_runner(make_network(folder, dtype), make_codec(folder))
+    runner = Driver(make_network(folder, dtype), make_codec(folder))
     ours = [codes_of(output) for output in run_together(runner, [case.chunk(model) for case in cases])]
     theirs = [package_codes(oracle, case) for case in cases]
     assert [item.shape for item in ours] == [item.shape for item in theirs]

@@ -20,7 +20,7 @@ from polychoir.models.base import Model
 from polychoir.models.onnx_voice.plugin import VitsPlugin, vits
 from polychoir.models.onnx_voice.vits.row import VitsRow
 from polychoir.models.onnx_voice.vits.stage import VitsStage, load_stage
-from polychoir.runner.threaded import ThreadedRunner
+from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.types import (
     Chunk,
     ModelOptions,
@@ -150,7 +150,7 @@ def test_it_runs_bucket_by_bucket_through_a_runner(
     groups = [members[i : i + 3] for members in by_bucket.values() for i in range(0, len(members), 3)]
     assert max(map(len, groups)) > 1
     news = threading.Semaphore(0)
-    runner = ThreadedRunner(stage, 2, news.release)
+    runner = ThreadedRunner(stage, 2, Outbox(news.release))
     for number, group in enumerate(groups):
         runner.submit(plan_of(number, [chunks[at] for at in group]))
     results: dict[int | None, StepResult] = {}

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from polychoir.runner.model_runner import ModelRunner
 from tests.parity.driving import (
     Case,
     make_codec,
     make_network,
-    make_runner,
     open_model,
-    run_together,
 )
+from tests.support.driving import Driver, run_together
 
 QUIET = {"position_temperature": 0.0, "num_step": 8}
 CASES = {
@@ -30,14 +28,12 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def runner(checkpoint_dir: Path) -> ModelRunner:
-    return make_runner(make_network(checkpoint_dir, torch.float64), make_codec(checkpoint_dir))
+def runner(checkpoint_dir: Path) -> Driver:
+    return Driver(make_network(checkpoint_dir, torch.float64), make_codec(checkpoint_dir))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_waveform_equals_the_package(
-    checkpoint_dir: Path, oracle64: Any, runner: ModelRunner, case: Case
-) -> None:
+def test_waveform_equals_the_package(checkpoint_dir: Path, oracle64: Any, runner: Driver, case: Case) -> None:
     (output,) = run_together(runner, [case.chunk(open_model(checkpoint_dir))])
     (theirs,) = oracle64.generate(**case.task(oracle64), **case.config)
     assert output.error is None

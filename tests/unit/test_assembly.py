@@ -13,7 +13,7 @@ from polychoir.assembly import build_speakers
 from polychoir.config import Settings
 from polychoir.errors import SettingError
 from polychoir.models.base import Model
-from polychoir.models.omnivoice.model import _resident_limit
+from polychoir.models.omnivoice.model import _runner_plan
 from polychoir.models.registry import open_model
 from polychoir.types import ModelOptions
 
@@ -79,7 +79,11 @@ def test_a_runner_has_as_many_slots_as_the_engine_fills(
 
     monkeypatch.setattr(polychoir.assembly, "open_model", opened)
     speaker = build(tmp_path, "fake", **settings)["fake"]
-    assert _resident_limit(given[0]) == speaker.engine.limits.max_resident_seqs
+    pytest.importorskip("torch", reason="the device side needs the extra [omnivoice]")
+    plan, limits = _runner_plan(given[0], speaker.info), speaker.engine.limits
+    assert plan.resident_rows == limits.max_resident_seqs
+    assert plan.max_rows >= limits.max_num_seqs
+    assert plan.step_tokens == limits.max_num_batched_tokens
 
 
 @pytest.mark.parametrize("inside", [False, True])

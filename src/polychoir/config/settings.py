@@ -65,6 +65,10 @@ def _setting(default: Any, description: str, *aliases: str, **limits: Any) -> An
     return Field(default, description=description, json_schema_extra={"aliases": list(aliases)}, **limits)
 
 
+_DEVICE_SETTINGS = ("prompt_cache_mb", "runner_mode", "gpu_memory_utilization")
+"""What an iterative model on a device reads; others have no use for it."""
+
+
 class Settings(BaseModel):
     """What a server or a command runs with: checked, complete, and not to be changed afterwards."""
 
@@ -254,10 +258,10 @@ class Settings(BaseModel):
         return {name: value for name in REQUEST_DEFAULTS if (value := getattr(self, name)) is not None}
 
     @property
-    def model_settings(self) -> dict[str, float | int]:
+    def model_settings(self) -> dict[str, float | int | str]:
         """Settings that only some models read (`ModelInfo.settings`), by name."""
         names = [name for name in Settings.model_fields if name.startswith("fake_")]
-        return {name: getattr(self, name) for name in (*names, "prompt_cache_mb")}
+        return {name: getattr(self, name) for name in (*names, *_DEVICE_SETTINGS)}
 
 
 def _parse_model(text: str) -> ModelReference:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from polychoir.engine.cost import backlog_s
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Ended, Sequence
+from polychoir.errors import DeviceLost
 from polychoir.models.base import Runner
 from polychoir.types import GraphUse, StepPlan, StepResult, Tier
 
@@ -82,10 +83,14 @@ class EngineCore:
         now = self._clock()
         ended: list[Ended] = []
         for result in results:
+            if isinstance(result.error, DeviceLost):
+                raise result.error  # no later plan can succeed, and no row is to blame
             ended += self.scheduler.complete(result, now)
             self.counts.settled(result, idle=not self.scheduler.in_flight, now=now)
         self.stats = self.counts.snapshot(self.scheduler, ended)
         for one in ended:
+            if one.output.error is not None:
+                self.runner.drop(one.sequence.seq_id)  # whatever it still holds of a row that was given up
             self._deliver(one)
         return bool(results)
 

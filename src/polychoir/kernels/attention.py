@@ -18,11 +18,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 _TOLERANCE = 2e-2
@@ -42,6 +46,9 @@ class Runs:
     groups: tuple[tuple[Tensor | None, int], ...]
     """Index and run length of each group."""
 
+
+QUERY_TILE = 32
+"""Query tokens of one tile of the fused attention (kernels/fused/attention.py)."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, Runs], Tensor]
 
@@ -63,6 +70,15 @@ def make_runs(lengths: Sequence[int], device: torch.device) -> Runs:
         groups.append((index.to(device, non_blocking=True), length))
     bounds = torch.tensor(starts, dtype=torch.int32).to(device, non_blocking=True)
     return Runs(bounds, max(lengths), tuple(groups))
+
+
+def work_items(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The tiles of packed runs of these lengths: int32 [items, 2], run and first query within the run."""
+    tiles = -(-lengths // QUERY_TILE)
+    run = np.repeat(np.arange(len(lengths), dtype=np.int32), tiles)
+    before = np.repeat(np.cumsum(tiles) - tiles, tiles)
+    query = (np.arange(len(run)) - before) * QUERY_TILE
+    return np.stack((run, query.astype(np.int32)), axis=1)
 
 
 def attend_grouped(q: Tensor, k: Tensor, v: Tensor, runs: Runs) -> Tensor:

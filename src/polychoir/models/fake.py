@@ -17,7 +17,7 @@ from polychoir.errors import InternalError, UnspeakableText
 from polychoir.models.base import Model, Runner
 from polychoir.models.placement import check_cpu_only, log_cpu_only
 from polychoir.models.tones import RATE, duration_s, say
-from polychoir.runner.threaded import ThreadedRunner
+from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.text import clean, is_speakable, segment
 
 CHUNK_CHARS = 200
@@ -59,7 +59,7 @@ class FakeModel:
 
     def load(self, wake: Callable[[], None]) -> Runner:
         log_cpu_only(self.info.name)
-        return ThreadedRunner(self, threads=1, wake=wake)
+        return ThreadedRunner(self, threads=1, outbox=Outbox(wake))
 
     def run(self, plan: t.StepPlan) -> t.StepResult:
         time.sleep(self.settings.fake_step_ms / 1e3 + self.settings.fake_us_per_token * plan.tokens / 1e6)

@@ -1,12 +1,13 @@
-"""Where running rows keep their tokens on the device.
+"""Where running rows keep their tokens and settings on the device.
 
-The arena is a table of frames, one column of codes each. A row takes any free frames, for its reference
-and for its canvas, so that rows of all lengths share it without gaps. It grows by doubling; what bounds it
-is the number of slots times the longest row a model lets in.
+Everything a row needs goes up once, when it starts; from then on the device alone knows its canvas. A row's
+tokens (text, reference, target) lie in blocks of the arena, so that rows of all lengths share it without
+gaps worth speaking of. All tables have their full size from the start: captured graphs hold their addresses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from polychoir.errors import InternalError
+from polychoir.kernels.noise import seed_words, stream_word
+from polychoir.kernels.tables import BLOCK, Key, Knob, SlotTables
 from polychoir.models.omnivoice.row import OmniVoiceRow
-from polychoir.runner.packing import Seat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,33 +26,53 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int16]
     Index = NDArray[np.int64]
 
-_FIRST_FRAMES = 4_096
+LONGEST_TIMETABLE = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A resident row. `serial` is never used twice: a row that starts again is another slot."""
+    """A resident row. `serial` is never used twice: a row that starts again is another slot.
+
+    where: int64 [row.cond_len], the arena row of each of its tokens.
+    """
 
     serial: int
     number: int
     epoch: int
-    seat: Seat
+    row: OmniVoiceRow
+    where: Index
+
+    @property
+    def canvas(self) -> Index:
+        """Arena rows of its target frames."""
+        return self.where[self.row.cond_len - self.row.target_frames :]
 
 
 class SlotTable:
-    """At most `limit` resident rows."""
+    """At most `limit` resident rows of at most `longest` tokens each, `tokens` together."""
 
-    def __init__(self, codebooks: int, mask_id: int, limit: int, device: torch.device) -> None:
+    def __init__(
+        self, *, codebooks: int, mask_id: int, limit: int, tokens: int, longest: int, device: torch.device
+    ) -> None:
         self._mask_id = mask_id
         self._limit = limit
         self._slots: dict[int, Slot] = {}
         self._numbers = list(range(limit - 1, -1, -1))
         self._serial = 0
-        self._free = np.arange(_FIRST_FRAMES)
-        self.arena = torch.zeros(_FIRST_FRAMES, codebooks, dtype=torch.int64, device=device)
-        """int64 [frames, codebooks]."""
-        self.sound = torch.ones(limit, dtype=torch.bool, device=device)
-        """bool [limit]: False once any score of the slot's row was not finite."""
+        blocks = -(-tokens // BLOCK) + limit  # every row may leave most of its last block empty
+        self._free = np.arange(blocks)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        self.tables = SlotTables(
+            arena=zeros(blocks * BLOCK, codebooks),
+            blocks=zeros(limit, -(-longest // BLOCK)),
+            knobs=zeros(limit, len(Knob), dtype=torch.float32),
+            keys=zeros(limit, len(Key), dtype=torch.int64),
+            timetable=zeros(limit, LONGEST_TIMETABLE),
+            sound=zeros(limit),
+        )
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -58,23 +80,22 @@ class SlotTable:
     def get(self, seq_id: int) -> Slot | None:
         return self._slots.get(seq_id)
 
-    def start(self, seq_id: int, row: OmniVoiceRow, reference: Codes | None, epoch: int) -> Slot:
-        """Give the row a slot with nothing revealed, a new one if it has one.
+    def seat(self, seq_id: int, row: OmniVoiceRow, epoch: int) -> Slot:
+        """Give the row a slot, a new one if it has one. Nothing is on the device before `upload`.
 
-        reference: int16 [codebooks, row.ref_frames]. Raises InternalError when all slots are taken.
+        Raises InternalError when there is no room: the engine let in more than the model's card allows.
         """
         self.drop(seq_id)
-        if not self._numbers:
-            raise InternalError(f"all {self._limit} slots are taken: the engine admitted too many rows")
-        seat = Seat(row, self._take(row.ref_frames), self._take(row.target_frames))
+        needed = -(-row.cond_len // BLOCK)
+        if not self._numbers or needed > min(self._free.size, self.tables.blocks.shape[1]):
+            raise InternalError(f"no room for a row of {row.cond_len} tokens beside {len(self)} others")
+        if len(row.timetable) > LONGEST_TIMETABLE:
+            raise InternalError(f"a row of {len(row.timetable)} steps; at most {LONGEST_TIMETABLE} fit")
+        blocks, self._free = self._free[:needed], self._free[needed:]
+        where = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()[: row.cond_len]
         self._serial += 1
-        slot = Slot(self._serial, self._numbers.pop(), epoch, seat)
+        slot = Slot(self._serial, self._numbers.pop(), epoch, row, where)
         self._slots[seq_id] = slot
-        self.sound[slot.number] = True
-        self.arena[self._index(seat.canvas)] = self._mask_id
-        if reference is not None:
-            codes = torch.from_numpy(reference.T.astype(np.int64)).to(self.arena.device)
-            self.arena[self._index(seat.reference)] = codes
         return slot
 
     def drop(self, seq_id: int) -> None:
@@ -83,30 +104,69 @@ class SlotTable:
         if slot is None:
             return
         self._numbers.append(slot.number)
-        self._free = np.concatenate((self._free, slot.seat.reference, slot.seat.canvas))
+        self._free = np.concatenate((self._free, np.unique(slot.where // BLOCK)))
 
-    def canvases(self, slots: list[Slot]) -> list[Codes]:
-        """Codes [codebooks, frames] of each slot, on the host: one transfer for all."""
-        frames = np.concatenate([slot.seat.canvas for slot in slots])
-        codes = self.arena[self._index(frames)].to("cpu", torch.int16).numpy()
-        ends = np.cumsum([slot.seat.canvas.size for slot in slots])
-        return [np.ascontiguousarray(part.T) for part in np.split(codes, ends[:-1])]
+    def upload(self, seated: Sequence[tuple[Slot, Codes | None]]) -> None:
+        """Write rows that start, nothing revealed: one set of transfers for all, none of them waited for.
 
-    def soundness(self, slots: list[Slot]) -> list[bool]:
-        """Whether every score of each slot's row has been finite so far."""
-        numbers = torch.tensor([slot.number for slot in slots], device=self.sound.device)
-        return [bool(value) for value in self.sound[numbers].tolist()]
+        Each slot comes with the int16 [codebooks, row.ref_frames] codes of its reference, if it has one.
+        """
+        slots = [slot for slot, _ in seated]
+        numbers = _send(np.array([slot.number for slot in slots]), self.tables.sound)
+        where = _send(np.concatenate([slot.where for slot in slots]), self.tables.sound)
+        tokens = np.concatenate([self._tokens(slot.row, codes) for slot, codes in seated])
+        self.tables.arena[where] = _send(tokens, self.tables.arena)
+        blocks = _padded([slot.where[::BLOCK] // BLOCK for slot in slots], self.tables.blocks.shape[1])
+        self.tables.blocks[numbers] = _send(blocks, self.tables.blocks)
+        self.tables.timetable[numbers] = _send(
+            _padded([slot.row.timetable for slot in slots], LONGEST_TIMETABLE), self.tables.timetable
+        )
+        self.tables.knobs[numbers] = _send(np.array([_knobs(s.row) for s in slots], np.float32), numbers)
+        self.tables.keys[numbers] = _send(np.array([_keys(slot.row) for slot in slots]), numbers)
+        self.tables.sound[numbers] = 1
 
-    def _take(self, count: int) -> Index:
-        while count > self._free.size:
-            self._grow()
-        taken, self._free = self._free[:count], self._free[count:]
-        return taken
+    def take(self, slots: Sequence[Slot]) -> tuple[list[Tensor], Tensor]:
+        """What rows at their end have made, still on the device: int32 [frames, codebooks] codes of each, and
+        int32 [rows], 0 where a score was not finite. Slots may be freed right after."""
+        where = _send(np.concatenate([slot.canvas for slot in slots]), self.tables.arena)
+        codes = self.tables.arena[where]
+        sound = self.tables.sound[_send(np.array([slot.number for slot in slots]), self.tables.sound)]
+        return list(torch.split(codes, [slot.row.target_frames for slot in slots])), sound
 
-    def _grow(self) -> None:
-        old = self.arena.shape[0]
-        self.arena = torch.cat((self.arena, torch.zeros_like(self.arena)))
-        self._free = np.concatenate((self._free, np.arange(old, 2 * old)))
+    def _tokens(self, row: OmniVoiceRow, reference: Codes | None) -> NDArray[np.int32]:
+        """int32 [cond_len, codebooks] as the arena holds them."""
+        tokens = np.full((row.cond_len, self.tables.arena.shape[1]), self._mask_id, np.int32)
+        text = len(row.text_ids)
+        tokens[:text] = 0
+        tokens[:text, 0] = -(np.asarray(row.text_ids) + 1)
+        if reference is not None:
+            tokens[text : text + row.ref_frames] = reference.T
+        return tokens
 
-    def _index(self, frames: Index) -> Tensor:
-        return torch.from_numpy(frames).to(self.arena.device)
+
+def _knobs(row: OmniVoiceRow) -> tuple[float, float, float, float]:
+    return (
+        row.guidance_scale,
+        row.position_temperature,
+        row.class_temperature,
+        row.layer_penalty_factor,
+    )
+
+
+def _keys(row: OmniVoiceRow) -> tuple[int, int, int]:
+    return (*seed_words(row.seed), stream_word(row.chunk, row.attempt))
+
+
+def _padded(lists: Sequence[Sequence[int] | Index], width: int) -> NDArray[np.int32]:
+    table = np.zeros((len(lists), width), np.int32)
+    for line, values in zip(table, lists, strict=True):
+        line[: len(values)] = values
+    return table
+
+
+def _send(values: NDArray[np.generic], beside: Tensor) -> Tensor:
+    """To the device of `beside` without waiting: from pinned memory, which a copy engine reads by itself."""
+    there = torch.from_numpy(values)
+    if beside.device.type == "cpu":
+        return there
+    return there.pin_memory().to(beside.device, non_blocking=True)

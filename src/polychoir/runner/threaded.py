@@ -35,13 +35,31 @@ class Stage(Protocol):
     def close(self) -> None: ...
 
 
+class Outbox:
+    """News on its way to the engine's thread, from whatever thread has any."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._news: deque[StepResult] = deque()  # append and popleft are atomic
+
+    def put(self, result: StepResult) -> None:
+        self._news.append(result)
+        self._wake()
+
+    def take(self) -> list[StepResult]:
+        """Everything since the last call, oldest first."""
+        results = []
+        while self._news:
+            results.append(self._news.popleft())
+        return results
+
+
 class ThreadedRunner:
     """Implements `polychoir.models.base.Runner` over a Stage. At most `threads` plans execute at once."""
 
-    def __init__(self, stage: Stage, threads: int, wake: Callable[[], None]) -> None:
+    def __init__(self, stage: Stage, threads: int, outbox: Outbox) -> None:
         self._stage = stage
-        self._wake = wake
-        self._done: deque[StepResult] = deque()  # append and popleft are atomic
+        self._outbox = outbox
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="polychoir-step")
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:
@@ -51,10 +69,7 @@ class ThreadedRunner:
         self._pool.submit(self._run, plan)
 
     def poll(self) -> list[StepResult]:
-        results = []
-        while self._done:
-            results.append(self._done.popleft())
-        return results
+        return self._outbox.take()
 
     def drop(self, seq_id: int) -> None:
         # Queued behind the plans already submitted, so with one thread nothing in flight uses the slot.
@@ -70,5 +85,4 @@ class ThreadedRunner:
             result = self._stage.run(plan)
         except Exception as error:  # reported, not swallowed: the scheduler finds the row at fault
             result = StepResult(plan.plan_id, error=error)
-        self._done.append(replace(result, run_s=time.perf_counter() - started))
-        self._wake()
+        self._outbox.put(replace(result, run_s=time.perf_counter() - started))

@@ -40,6 +40,15 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[Engine], float]]] = {
     "sequences_failed": ("Sequences that failed.", lambda engine: engine.stats().sequences_failed),
     "sequences_aborted": ("Sequences whose client left.", lambda engine: engine.stats().sequences_aborted),
     "sequences_refused": ("Sequences not admitted.", lambda engine: engine.stats().sequences_refused),
+    "graph_hits": ("Steps by a captured graph.", lambda engine: engine.stats().graph_steps.get("hit", 0)),
+    "graph_misses": (
+        "Steps whose graph was not captured yet.",
+        lambda engine: engine.stats().graph_steps.get("miss", 0),
+    ),
+    "graph_skipped": (
+        "Steps too large for a graph, or without memory for one.",
+        lambda engine: engine.stats().graph_steps.get("skipped", 0),
+    ),
     "busy_seconds": ("Time with work on the device.", lambda engine: engine.stats().busy_s),
 }
 

@@ -31,6 +31,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "fake_tokens_per_char": 4,
         "fake_fail_rate": 0,
         "prompt_cache_mb": 256,
+        "runner_mode": "auto",
+        "gpu_memory_utilization": 0.9,
     }
 
 
@@ -90,10 +92,8 @@ def test_what_is_not_built_is_off_by_default_and_refused_by_name(name: str) -> N
         "group_step_tolerance": 2,
         "ttfa_target_ms": 300,
         "adapter": ("a=b",),
-        "runner_mode": "hybrid",
         "quantization": "fp8",
         "runtime": "onnx",
-        "gpu_memory_utilization": 0.5,
         "max_clone_audio_prompt_cache": 32,
         "max_continuity_audio_tokens": 64,
         "max_continuity_text_words": 24,

@@ -15,7 +15,9 @@ from hypothesis import strategies as st  # noqa: E402
 
 from polychoir.kernels.reference import choose_cells, sample_step  # noqa: E402
 from polychoir.models.omnivoice.row import OmniVoiceRow  # noqa: E402
-from polychoir.runner.packing import Seat, pack  # noqa: E402
+from polychoir.runner.packing import pack  # noqa: E402
+from polychoir.runner.plain_step import PlainBatch, make_batch, sample_params  # noqa: E402
+from polychoir.runner.slots import SlotTable  # noqa: E402
 from tests.support.philox import uniform as noise  # noqa: E402
 
 VOCABULARY, MASK, CODEBOOKS = 33, 32, 8
@@ -56,21 +58,25 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(row, draw(st.integers(0, 40)), draw(st.integers(0, masked)), cond, uncond, canvas)
 
 
+def seated(rows: list[OmniVoiceRow]) -> tuple[SlotTable, PlainBatch]:
+    table = SlotTable(
+        codebooks=CODEBOOKS, mask_id=MASK, limit=8, tokens=1_024, longest=1_024, device=torch.device("cpu")
+    )
+    slots = [table.seat(number, row, 0) for number, row in enumerate(rows)]
+    table.upload([(slot, None) for slot in slots])
+    return table, make_batch(pack(slots), torch.device("cpu"))
+
+
 def together(rows: list[Situation]) -> tuple[list[torch.Tensor], list[bool]]:
     """New canvases and soundness from one vectorised step over all rows."""
-    starts = np.cumsum([0, *(s.row.target_frames for s in rows)])
-    seats = [
-        Seat(s.row, np.empty(0, np.int64), np.arange(s.row.target_frames) + start)
-        for s, start in zip(rows, starts, strict=False)
-    ]
-    batch = pack(seats, torch.device("cpu"))
+    table, batch = seated([s.row for s in rows])
     logits = [s.cond for s in rows] + [s.uncond for s in rows if s.row.guidance_scale]
     clock = torch.tensor([[s.step, s.count] for s in rows])
     canvas, sound = sample_step(
         torch.cat(logits),
         torch.cat([s.canvas for s in rows]),
         batch.layout,
-        batch.settings.at(*clock.unbind(1)),
+        sample_params(table.tables, batch.slots, *clock.unbind(1)),
         MASK,
     )
     return list(canvas.split([s.row.target_frames for s in rows])), sound.tolist()
@@ -133,8 +139,7 @@ def test_a_row_that_is_not_finite_is_left_as_it_was(rows: list[Situation], where
 def test_ties_go_to_the_lower_flat_cell() -> None:
     """Two rows of equal scores everywhere: codebook 0 of every frame comes first, frame by frame."""
     row = OmniVoiceRow((1,), 3, (24,), 0.0, 0.0, 0.0, 0.0, seed=0)
-    seats = [Seat(row, np.empty(0, np.int64), np.arange(3) + start) for start in (0, 3)]
-    layout = pack(seats, torch.device("cpu")).layout
+    layout = seated([row, row])[1].layout
     scores, masked = torch.zeros(6, CODEBOOKS), torch.ones(6, CODEBOOKS, dtype=torch.bool)
     chosen = choose_cells(scores, masked, layout, torch.tensor([4, 1]))
     expected = torch.zeros_like(masked)

@@ -15,8 +15,8 @@ from polychoir.models.omnivoice.config import parse_config  # noqa: E402
 from polychoir.models.omnivoice.network import Layer, Network, Weights  # noqa: E402
 from polychoir.models.omnivoice.row import FRAME_SAMPLES, OmniVoiceRow, Shaping  # noqa: E402
 from polychoir.models.omnivoice.timetable import timetable  # noqa: E402
-from polychoir.runner.model_runner import ModelRunner  # noqa: E402
 from polychoir.types import Chunk, PlannedRow, Samples, SequenceOutput, StepPlan, Work  # noqa: E402
+from support.driving import Driver  # noqa: E402
 
 LLM = {
     "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -65,8 +65,8 @@ def codec() -> ToyCodec:
 
 
 @pytest.fixture
-def runner(codec: ToyCodec) -> ModelRunner:
-    return ModelRunner(make_network(), codec, resident_limit=4, prompt_cache_bytes=1 << 16)
+def runner(codec: ToyCodec) -> Driver:
+    return Driver(make_network(), codec, limit=4)
 
 
 def chunk(seed: int = 1, frames: int = 4, steps: int = 3, **changes: object) -> Chunk:
@@ -93,14 +93,14 @@ def clip(value: float, key: str) -> dict[str, object]:
     }
 
 
-def step(runner: ModelRunner, number: int, *rows: PlannedRow) -> tuple[SequenceOutput, ...]:
+def step(runner: Driver, number: int, *rows: PlannedRow) -> tuple[SequenceOutput, ...]:
     result = runner.run(StepPlan(number, rows, 0))
     assert result.plan_id == number
     assert result.error is None
     return result.outputs
 
 
-def sing(runner: ModelRunner, one: Chunk, seq_id: int = 1, epoch: int = 0) -> SequenceOutput:
+def sing(runner: Driver, one: Chunk, seq_id: int = 1, epoch: int = 0) -> SequenceOutput:
     steps = len(one.payload.timetable)
     for number in range(steps - 1):
         assert not step(runner, number, PlannedRow(seq_id, number, one, epoch))
@@ -110,7 +110,7 @@ def sing(runner: ModelRunner, one: Chunk, seq_id: int = 1, epoch: int = 0) -> Se
     return output
 
 
-def test_a_row_ends_once_with_its_codes_and_samples(runner: ModelRunner) -> None:
+def test_a_row_ends_once_with_its_codes_and_samples(runner: Driver) -> None:
     output = sing(runner, chunk())
     assert output.error is None
     assert output.codes is not None
@@ -122,7 +122,7 @@ def test_a_row_ends_once_with_its_codes_and_samples(runner: ModelRunner) -> None
     assert output.decode_s > 0
 
 
-def test_a_restart_gives_the_same_and_old_plans_touch_nothing(runner: ModelRunner) -> None:
+def test_a_restart_gives_the_same_and_old_plans_touch_nothing(runner: Driver) -> None:
     expected = sing(runner, chunk())
     one = chunk()
     step(runner, 0, PlannedRow(7, 0, one))
@@ -133,14 +133,14 @@ def test_a_restart_gives_the_same_and_old_plans_touch_nothing(runner: ModelRunne
     assert output.codes == expected.codes
 
 
-def test_a_row_that_left_is_passed_over(runner: ModelRunner) -> None:
+def test_a_row_that_left_is_passed_over(runner: Driver) -> None:
     step(runner, 0, PlannedRow(1, 0, chunk()))
     runner.drop(1)
     runner.drop(99)
     assert not step(runner, 1, PlannedRow(1, 1, chunk()))
 
 
-def test_slots_come_back_after_every_kind_of_end(runner: ModelRunner) -> None:
+def test_slots_come_back_after_every_kind_of_end(runner: Driver) -> None:
     for seq_id in range(10):
         sing(runner, chunk(seed=seq_id), seq_id)
         step(runner, 0, PlannedRow(100 + seq_id, 0, chunk()))
@@ -153,26 +153,26 @@ def test_slots_come_back_after_every_kind_of_end(runner: ModelRunner) -> None:
     assert refused.seq_id == 4
 
 
-def test_a_clip_is_encoded_once(runner: ModelRunner, codec: ToyCodec) -> None:
+def test_a_clip_is_encoded_once(runner: Driver, codec: ToyCodec) -> None:
     same, other = clip(0.5, "one"), clip(0.5, "two")
     outputs = [sing(runner, chunk(**reference), n) for n, reference in enumerate((same, same, other))]
     assert codec.encoded == 2
     assert outputs[0].codes == outputs[1].codes == outputs[2].codes
 
 
-def test_a_clip_of_another_length_than_promised_is_an_error(runner: ModelRunner) -> None:
+def test_a_clip_of_another_length_than_promised_is_an_error(runner: Driver) -> None:
     (output,) = step(runner, 0, PlannedRow(1, 0, chunk(**{**clip(0.5, "one"), "ref_frames": 3})))
     assert "gave 2 frames, the row expects 3" in str(output.error)
 
 
-def test_a_clip_without_its_key_is_never_taken_for_another(runner: ModelRunner, codec: ToyCodec) -> None:
+def test_a_clip_without_its_key_is_never_taken_for_another(runner: Driver, codec: ToyCodec) -> None:
     for number, value in enumerate((0.2, 0.8)):
         (output,) = step(runner, number, PlannedRow(number, 0, chunk(**clip(value, "") | {"clip_key": None})))
         assert isinstance(output.error, InternalError)
     assert codec.encoded == 0
 
 
-def test_decoding_fails_only_for_the_row_at_fault(runner: ModelRunner, codec: ToyCodec) -> None:
+def test_decoding_fails_only_for_the_row_at_fault(runner: Driver, codec: ToyCodec) -> None:
     alone = [sing(runner, chunk(seed=seed, steps=1), seed) for seed in (1, 2, 3)]
     codes = [output.codes.codes for output in alone if output.codes is not None]
     assert len(set(codes)) == 3
@@ -185,7 +185,7 @@ def test_decoding_fails_only_for_the_row_at_fault(runner: ModelRunner, codec: To
 
 
 def test_after_a_step_that_raised_rows_start_again_and_no_slot_is_lost(
-    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+    runner: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = sing(runner, chunk(), 1)
 
@@ -195,14 +195,14 @@ def test_after_a_step_that_raised_rows_start_again_and_no_slot_is_lost(
     for seq_id in range(10, 20):
         step(runner, 0, PlannedRow(seq_id, 0, chunk()))
         with monkeypatch.context() as patch:
-            patch.setattr(Network, "forward", broken)
+            patch.setattr(Network, "hidden", broken)
             with pytest.raises(RuntimeError, match="out of memory"):
                 step(runner, 1, PlannedRow(seq_id, 1, chunk()))
         assert not step(runner, 2, PlannedRow(seq_id, 2, chunk()))  # was under way already
     assert sing(runner, chunk(), 19, epoch=1).codes == expected.codes
 
 
-def test_the_order_of_a_plan_does_not_matter(runner: ModelRunner) -> None:
+def test_the_order_of_a_plan_does_not_matter(runner: Driver) -> None:
     rows = [PlannedRow(seed, 0, chunk(seed=seed, steps=1)) for seed in (1, 2, 3)]
     there = {output.seq_id: output.codes for output in step(runner, 0, *rows)}
     back = {output.seq_id: output.codes for output in step(runner, 0, *reversed(rows))}

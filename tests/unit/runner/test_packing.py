@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,11 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from polychoir.kernels.noise import seed_words, stream_word  # noqa: E402
+from polychoir.kernels.tables import Row, Run  # noqa: E402
 from polychoir.models.omnivoice.row import OmniVoiceRow  # noqa: E402
-from polychoir.runner.packing import Seat, pack  # noqa: E402
+from polychoir.runner.packing import pack, split  # noqa: E402
+from polychoir.runner.plain_step import make_batch, sample_params  # noqa: E402
+from polychoir.runner.slots import Slot, SlotTable  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -33,43 +38,49 @@ def rows(draw: st.DrawFn) -> OmniVoiceRow:
     )
 
 
-def seated(company: list[OmniVoiceRow], seed: int) -> list[Seat]:
-    """Seats on arena frames in no order, as they are after many rows have come and gone."""
-    total = sum(row.ref_frames + row.target_frames for row in company)
-    free = np.random.default_rng(seed).permutation(2 * total)
-    seats = []
-    for row in company:
-        reference, canvas, free = np.split(free, [row.ref_frames, row.ref_frames + row.target_frames])
-        seats.append(Seat(row, reference, canvas))
-    return seats
+def seated(company: list[OmniVoiceRow], seed: int) -> tuple[SlotTable, list[Slot]]:
+    """Slots whose blocks are in no order, as they are after many rows have come and gone."""
+    table = SlotTable(codebooks=8, mask_id=16, limit=16, tokens=1_024, longest=256, device=CPU)
+    table._free = np.random.default_rng(seed).permutation(table._free)
+    slots = [table.seat(number, row, 0) for number, row in enumerate(company)]
+    codes = [np.zeros((8, row.ref_frames), np.int16) for row in company]
+    table.upload(list(zip(slots, codes, strict=True)))
+    return table, slots
 
 
 @settings(max_examples=80, deadline=None)
 @given(company=st.lists(rows(), min_size=1, max_size=7), seed=st.integers(0, 99))
-def test_every_run_comes_back_from_the_packed_batch(company: list[OmniVoiceRow], seed: int) -> None:
-    """Write each token's meaning into one line of tokens, cut it at the bounds, and read the runs."""
-    seats = seated(company, seed)
-    batch = pack(seats, CPU)
-    line = torch.full((sum(row.tokens for row in company),), -1)
-    line[batch.tokens.text_index] = batch.tokens.text_ids
-    line[batch.tokens.audio_index] = 10_000 + batch.audio
-    runs = [run.tolist() for run in line.tensor_split(batch.tokens.runs.bounds[1:-1].long())]
-    expected = [
-        [*seat.row.text_ids, *(10_000 + seat.reference), *(10_000 + seat.canvas)] for seat in seats
-    ] + [[*(10_000 + seat.canvas)] for seat in seats if seat.row.guidance_scale]
-    assert runs == expected
-    assert batch.tokens.positions.tolist() == [at for run in expected for at in range(len(run))]
-    assert batch.tokens.runs.longest == max(map(len, expected))
-    wanted = [10_000 + frame for seat in seats for frame in seat.canvas]
-    alone = [10_000 + frame for seat in seats if seat.row.guidance_scale for frame in seat.canvas]
-    assert line[batch.tokens.targets].tolist() == wanted + alone
-    assert batch.canvas.tolist() == [frame - 10_000 for frame in wanted]
+def test_every_run_comes_back_from_the_packing(company: list[OmniVoiceRow], seed: int) -> None:
+    """Cut the packed tokens at the runs' bounds and compare with what each row holds."""
+    _, slots = seated(company, seed)
+    packing = pack(slots)
+    expected = [slot.where.tolist() for slot in slots]
+    expected += [slot.canvas.tolist() for slot in slots if slot.row.guidance_scale]
+    runs = packing.runs
+    found = [packing.source[run[Run.START] : run[Run.START] + run[Run.LENGTH]].tolist() for run in runs]
+    assert found == expected
+    assert packing.tokens == sum(row.tokens for row in company) == len(packing.source)
+    assert packing.position.tolist() == [at for run in expected for at in range(len(run))]
+    for run, tokens in zip(runs, expected, strict=True):
+        (owner,) = [slot for slot in slots if slot.number == run[Run.SLOT]]
+        assert owner.where[run[Run.OFFSET] :].tolist() == tokens
+    cells = [token for slot in slots for token in slot.canvas]
+    alone = [token for slot in slots if slot.row.guidance_scale for token in slot.canvas]
+    assert packing.source[packing.targets].tolist() == cells + alone
+    for row, slot in zip(packing.rows, slots, strict=True):
+        assert row[Row.SLOT] == slot.number
+        assert packing.row_of[row[Row.FIRST]] == slot.number
+        assert packing.source[row[Row.COND]] == slot.canvas[0]
+        if row[Row.UNCOND] >= 0:
+            assert packing.source[row[Row.UNCOND]] == slot.canvas[0]
+        assert (row[Row.UNCOND] >= 0) == (slot.row.guidance_scale > 0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(company=st.lists(rows(), min_size=1, max_size=7))
 def test_the_sampler_finds_every_row(company: list[OmniVoiceRow]) -> None:
-    batch = pack(seated(company, 0), CPU)
+    table, slots = seated(company, 0)
+    batch = make_batch(pack(slots), CPU)
     layout, count = batch.layout, sum(row.target_frames for row in company)
     assert layout.row.tolist() == [n for n, row in enumerate(company) for _ in range(row.target_frames)]
     assert layout.frame.tolist() == [f for row in company for f in range(row.target_frames)]
@@ -88,8 +99,25 @@ def test_the_sampler_finds_every_row(company: list[OmniVoiceRow]) -> None:
         (layout.drawn, [row.class_temperature > 0 for row in company]),
     ):
         assert chosen.tolist() == [p for p, n in enumerate(layout.row.tolist()) if wanted[n]]
-    assert batch.settings.guidance.tolist() == [row.guidance_scale for row in company]
-    assert list(zip(batch.settings.key_lo.tolist(), batch.settings.key_hi.tolist(), strict=True)) == [
+    step = torch.arange(len(company))
+    params = sample_params(table.tables, batch.slots, step, step + 1)
+    assert params.guidance.tolist() == [row.guidance_scale for row in company]
+    keys = params.keys
+    assert list(zip(keys.key_lo.tolist(), keys.key_hi.tolist(), strict=True)) == [
         seed_words(row.seed) for row in company
     ]
-    assert batch.settings.stream.tolist() == [stream_word(row.chunk, 0) for row in company]
+    assert keys.stream.tolist() == [stream_word(row.chunk, 0) for row in company]
+    assert (keys.step.tolist(), params.reveal.tolist()) == (step.tolist(), (step + 1).tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(company=st.lists(rows(), min_size=1, max_size=9), tokens=st.integers(10, 60), most=st.integers(1, 4))
+def test_a_step_is_cut_into_parts_that_fit(company: list[OmniVoiceRow], tokens: int, most: int) -> None:
+    _, slots = seated(company, 0)
+    parts = [slots[part] for part in split(slots, tokens=tokens, rows=most)]
+    assert [slot for part in parts for slot in part] == slots
+    for part in parts:
+        assert len(part) == 1 or sum(slot.row.tokens for slot in part) <= tokens
+        assert 1 <= len(part) <= most
+    for one, other in itertools.pairwise(parts):  # no part could have taken the row after it
+        assert len(one) == most or sum(s.row.tokens for s in [*one, other[0]]) > tokens

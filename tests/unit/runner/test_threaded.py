@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from polychoir.runner.threaded import ThreadedRunner
+from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.types import PlannedRow, StepPlan, StepResult
 from support.engines import chunk
 
@@ -46,7 +46,7 @@ def collect(runner, news, count):
 
 def test_one_thread_keeps_order_and_drops_behind_what_is_in_flight():
     news, stage = threading.Event(), Stage()
-    runner = ThreadedRunner(stage, 1, news.set)
+    runner = ThreadedRunner(stage, 1, Outbox(news.set))
     for i in range(5):
         runner.submit(plan(i))
     runner.drop(3)
@@ -59,7 +59,7 @@ def test_one_thread_keeps_order_and_drops_behind_what_is_in_flight():
 
 def test_what_a_stage_raises_is_the_result_of_its_plan():
     news = threading.Event()
-    runner = ThreadedRunner(Stage(), 1, news.set)
+    runner = ThreadedRunner(Stage(), 1, Outbox(news.set))
     runner.submit(plan(0, tokens=-1))
     runner.submit(plan(1))
     bad, good = collect(runner, news, 2)
@@ -70,7 +70,7 @@ def test_what_a_stage_raises_is_the_result_of_its_plan():
 def test_threads_run_plans_at_the_same_time():
     news, stage = threading.Event(), Stage()
     stage.barrier = threading.Barrier(3)  # breaks unless all three run at once
-    runner = ThreadedRunner(stage, 3, news.set)
+    runner = ThreadedRunner(stage, 3, Outbox(news.set))
     for i in range(3):
         runner.submit(plan(i))
     assert {result.plan_id for result in collect(runner, news, 3) if result.error is None} == {0, 1, 2}

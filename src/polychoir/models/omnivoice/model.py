@@ -18,7 +18,8 @@ from polychoir.types import ModelInfo, ModelOptions
 if TYPE_CHECKING:
     import torch
 
-    from polychoir.runner.threaded import ThreadedRunner
+    from polychoir.models.base import Runner
+    from polychoir.runner.build import RunnerPlan
 
 _log = logging.getLogger(__name__)
 _PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
@@ -26,6 +27,9 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DEFAULT_ROWS = 256
 _RESIDENT_PER_ROW = 4
 _PROMPT_CACHE_MB = 256
+_MEMORY_UTILIZATION = 0.9
+_RESIDENT_TOKENS = 1 << 20
+"""Tokens of all resident rows: 32 bytes each on the device, and 25 times the longest row there can be."""
 _OTHER_FIELDS = frozenset(
     {"language", "instructions", "seed", "duration", "speed", "ref_audio", "ref_text", "voice"}
 )
@@ -50,30 +54,22 @@ class OmniVoiceModel:
             checkpoint.tokenizer_file, self.info, context=checkpoint.config.context
         )
 
-    def load(self, wake: Callable[[], None]) -> ThreadedRunner:
+    def load(self, wake: Callable[[], None]) -> Runner:
         """Read the weights onto the device. Raises ModelLoadError."""
-        from polychoir.models.omnivoice.codec import Codec
-        from polychoir.models.omnivoice.network import Network, load_weights
-        from polychoir.runner.model_runner import ModelRunner
-        from polychoir.runner.threaded import ThreadedRunner
+        from polychoir.models.omnivoice.network import load_weights
+        from polychoir.runner.build import build_runner
 
         device, dtype = self._place()
         checkpoint = self._checkpoint
         if checkpoint.unused:
             _log.warning("%s: %d unknown tensors left out: %s", checkpoint.folder, len(checkpoint.unused),
                          ", ".join(checkpoint.unused[:5]))  # fmt: skip
-        network = Network(
-            checkpoint.config, load_weights(checkpoint.config, checkpoint.tensors, device, dtype)
-        )
-        runner = ModelRunner(
-            network,
-            Codec(checkpoint.codec_folder, device),
-            resident_limit=_resident_limit(self._options),
-            prompt_cache_bytes=int(self._options.extra.get("prompt_cache_mb", _PROMPT_CACHE_MB)) << 20,
-        )
+        weights = load_weights(checkpoint.config, checkpoint.tensors, device, dtype)
+        plan = _runner_plan(self._options, self.info)
+        runner = build_runner(checkpoint.config, weights, checkpoint.codec_folder, plan, wake)
         number_format = str(dtype).removeprefix("torch.")
-        _log.info("%s: %s, %s, %s attention", self.info.name, device, number_format, network.attention)
-        return ThreadedRunner(runner, threads=1, wake=wake)
+        _log.info("%s: %s, %s, %s steps", self.info.name, device, number_format, runner.mode)
+        return runner
 
     def _place(self) -> tuple[torch.device, torch.dtype]:
         """Resolve `auto`: a CUDA device in bfloat16 if there is one, else the CPU in float32."""
@@ -107,14 +103,25 @@ def _card(checkpoint: Checkpoint, options: ModelOptions) -> ModelInfo:
         languages=tuple(languages.names()),
         fields=_OTHER_FIELDS | DEFAULTS.keys(),
         defaults={**DEFAULTS, **options.defaults},
-        settings=frozenset({"prompt_cache_mb"}),
+        settings=frozenset({"prompt_cache_mb", "runner_mode", "gpu_memory_utilization"}),
+        max_resident_tokens=_RESIDENT_TOKENS,
+        own_process=options.device != "cpu",
         license="Apache-2.0",
-        steps_ahead=1 if options.device == "cpu" else 2,
         source=str(checkpoint.folder),
     )
 
 
-def _resident_limit(options: ModelOptions) -> int:
-    """As many slots as the engine may keep rows resident."""
-    rows = options.max_num_seqs or _DEFAULT_ROWS
-    return int(options.extra.get("max_resident_seqs") or _RESIDENT_PER_ROW * rows)
+def _runner_plan(options: ModelOptions, info: ModelInfo) -> RunnerPlan:
+    """As much room as the engine may fill: its limits are resolved from the same settings."""
+    from polychoir.runner.build import RunnerPlan
+
+    extra, rows = options.extra, options.max_num_seqs or _DEFAULT_ROWS
+    return RunnerPlan(
+        mode=str(extra.get("runner_mode", "auto")),
+        max_rows=rows,
+        resident_rows=int(extra.get("max_resident_seqs") or _RESIDENT_PER_ROW * rows),
+        resident_tokens=_RESIDENT_TOKENS,
+        step_tokens=int(extra.get("max_num_batched_tokens") or info.max_num_batched_tokens),
+        prompt_cache_bytes=int(extra.get("prompt_cache_mb", _PROMPT_CACHE_MB)) << 20,
+        memory_utilization=float(extra.get("gpu_memory_utilization", _MEMORY_UTILIZATION)),
+    )

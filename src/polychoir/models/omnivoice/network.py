@@ -13,33 +13,18 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from torch.nn.functional import embedding, linear, silu
+from torch.nn.functional import linear
 
+from polychoir.kernels import plain
 from polychoir.kernels.attention import Runs, choose
 from polychoir.models.omnivoice.config import OmniVoiceConfig
 
 _log = logging.getLogger(__name__)
-_ROPE_START = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class PackedTokens:
-    """What the tokens of a step are and where: int64 indices into the N packed tokens.
-
-    text_index, text_ids: [X] text tokens. audio_index: [A] audio tokens, whose codes are given to
-    `forward` in this order. positions: [N], from 0 in each run. targets: [L] tokens whose logits are wanted.
-    """
-
-    text_index: Tensor
-    text_ids: Tensor
-    audio_index: Tensor
-    positions: Tensor
-    targets: Tensor
-    runs: Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,86 +50,109 @@ class Weights:
     layers: tuple[Layer, ...]
 
 
+class Ops(Protocol):
+    """The small operations between the matrix products; `kernels.plain` says what each must compute."""
+
+    def embed_norm(
+        self, arena: Tensor, source: Tensor, text: Tensor, audio: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def qk_norm_rope_(
+        self,
+        qkv: Tensor,
+        q_norm: Tensor,
+        k_norm: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        position: Tensor,
+        heads: int,
+        kv_heads: int,
+        eps: float,
+    ) -> None: ...
+
+    def add_norm_(self, hidden: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+    def swiglu(self, gate_up: Tensor) -> Tensor: ...
+
+
+Attend = Callable[[Tensor], Tensor]
+"""From [N, (heads + 2 kv_heads) * head_dim], normed and rotated, to [N, heads * head_dim]."""
+
+
 class Network:
     """Packed forward of one set of weights, on one device in one dtype."""
 
-    def __init__(self, config: OmniVoiceConfig, weights: Weights) -> None:
+    def __init__(self, config: OmniVoiceConfig, weights: Weights, ops: Ops = plain) -> None:
         self.config = config
         self.weights = weights
         self.device = weights.norm.device
         self.dtype = weights.norm.dtype
+        self._ops = ops
         self.attention, self._attend = choose(
             self.device, self.dtype, (config.heads, config.kv_heads, config.head_dim)
         )
-        self._offsets = torch.arange(config.codebooks, device=self.device) * config.audio_vocabulary
-        self._cos, self._sin = self._rope_table(_ROPE_START)
+        self._cos, self._sin = self._rope_table(config.context)
 
     @torch.inference_mode()
-    def forward(self, tokens: PackedTokens, codes: Tensor) -> Tensor:
-        """Logits [L, codebooks, audio vocabulary] at `tokens.targets`, in the network's dtype.
+    def hidden(self, arena: Tensor, source: Tensor, position: Tensor, attend: Attend) -> Tensor:
+        """Final hidden states [N, hidden], normed, of N packed tokens.
 
-        codes: integers [A, codebooks], the mask id where nothing is revealed.
+        arena: int32 [T, codebooks], the token store of kernels/tables.py. source: [N] row of the arena of
+        each token, -1 for none. position: [N], from 0 in each run.
         """
-        hidden = self._embed(tokens, codes)
-        cos, sin = self._rotation(tokens)
-        for layer in self.weights.layers:
-            hidden = hidden + self._attention(layer, hidden, cos, sin, tokens.runs)
-            hidden = hidden + self._mlp(layer, hidden)
-        wanted = rms_norm(hidden[tokens.targets], self.weights.norm, self.config.norm_eps)
-        logits = linear(wanted, self.weights.heads)
-        return logits.view(-1, self.config.codebooks, self.config.audio_vocabulary)
-
-    def _embed(self, tokens: PackedTokens, codes: Tensor) -> Tensor:
-        count = tokens.positions.numel()
-        hidden = torch.empty(count, self.config.hidden, dtype=self.dtype, device=self.device)
-        hidden[tokens.text_index] = embedding(tokens.text_ids, self.weights.text_embeddings)
-        hidden[tokens.audio_index] = embedding(codes + self._offsets, self.weights.audio_embeddings).sum(
-            dim=1
+        config, ops, layers = self.config, self._ops, self.weights.layers
+        hidden, normed = ops.embed_norm(
+            arena,
+            source,
+            self.weights.text_embeddings,
+            self.weights.audio_embeddings,
+            layers[0].norm_in,
+            config.norm_eps,
         )
-        return hidden
+        following = [layer.norm_in for layer in layers[1:]] + [self.weights.norm]
+        for layer, norm in zip(layers, following, strict=True):
+            qkv = linear(normed, layer.qkv)
+            ops.qk_norm_rope_(
+                qkv,
+                layer.q_norm,
+                layer.k_norm,
+                self._cos,
+                self._sin,
+                position,
+                config.heads,
+                config.kv_heads,
+                config.norm_eps,
+            )
+            attended = linear(attend(qkv), layer.out)
+            normed = ops.add_norm_(hidden, attended, layer.norm_mid, config.norm_eps)
+            update = linear(ops.swiglu(linear(normed, layer.gate_up)), layer.down)
+            normed = ops.add_norm_(hidden, update, norm, config.norm_eps)
+        return normed
 
-    def _attention(self, layer: Layer, hidden: Tensor, cos: Tensor, sin: Tensor, runs: Runs) -> Tensor:
-        heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
-        normed = rms_norm(hidden, layer.norm_in, self.config.norm_eps)
-        fused = linear(normed, layer.qkv).view(-1, heads + 2 * kv_heads, head_dim)
-        q, k, v = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
-        q = rotate(rms_norm(q, layer.q_norm, self.config.norm_eps), cos, sin)
-        k = rotate(rms_norm(k, layer.k_norm, self.config.norm_eps), cos, sin)
-        return linear(self._attend(q, k, v.contiguous(), runs).flatten(1), layer.out)
-
-    def _mlp(self, layer: Layer, hidden: Tensor) -> Tensor:
-        gate, up = linear(rms_norm(hidden, layer.norm_mid, self.config.norm_eps), layer.gate_up).chunk(
-            2, dim=-1
+    def logits(self, normed: Tensor) -> Tensor:
+        """[L, codebooks, audio vocabulary] of final hidden states [L, hidden], in the network's dtype."""
+        return linear(normed, self.weights.heads).view(
+            -1, self.config.codebooks, self.config.audio_vocabulary
         )
-        return linear(silu(gate) * up, layer.down)
 
-    def _rotation(self, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [N, 1, head_dim] of the positions; the table grows to the longest run."""
-        if tokens.runs.longest > self._cos.shape[0]:
-            self._cos, self._sin = self._rope_table(2 * tokens.runs.longest)
-        return self._cos[tokens.positions][:, None], self._sin[tokens.positions][:, None]
+    def attend_runs(self, runs: Runs) -> Attend:
+        """Attention of the runs, each whole and by itself, with what torch has."""
+        heads, kv_heads = self.config.heads, self.config.kv_heads
+
+        def attend(qkv: Tensor) -> Tensor:
+            parts = qkv.view(-1, heads + 2 * kv_heads, self.config.head_dim)
+            q, k, v = torch.split(parts, [heads, kv_heads, kv_heads], dim=1)
+            return self._attend(q, k, v, runs).flatten(1)
+
+        return attend
 
     def _rope_table(self, length: int) -> tuple[Tensor, Tensor]:
-        """Angles are made in float32 whatever the network's dtype, as the published model does."""
+        """Cosines and sines [length, head_dim / 2]. Angles are made in float32 whatever the network's
+        dtype, as the published model does."""
         half = torch.arange(0, self.config.head_dim, 2, dtype=torch.float32, device=self.device)
         frequency = 1.0 / (self.config.rope_theta ** (half / self.config.head_dim))
         angle = torch.arange(length, dtype=torch.float32, device=self.device)[:, None] * frequency
-        angle = torch.cat((angle, angle), dim=-1)
         return angle.cos().to(self.dtype), angle.sin().to(self.dtype)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis. In float32 whatever the dtype, as the published model does:
-    a float64 run has to follow it there, or it would not be the same function."""
-    wide = x.float()
-    wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return weight * wide.to(x.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of [N, heads, head_dim]: halves of a head are the two coordinates."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def load_weights(

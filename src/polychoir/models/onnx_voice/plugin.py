@@ -18,7 +18,7 @@ from polychoir.models.onnx_voice.session import cores
 from polychoir.models.onnx_voice.vits.config import VitsConfig
 from polychoir.models.onnx_voice.vits.frontend import Phonemizer, VitsFrontend
 from polychoir.models.placement import check_cpu_only, log_cpu_only
-from polychoir.runner.threaded import ThreadedRunner
+from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.types import ModelInfo, ModelOptions
 
 HIBARI_PACKAGE, HIBARI_VERSION = "hibari-tts", "0.2."
@@ -43,7 +43,7 @@ class HibariModel:
 
         log_cpu_only(self.info.name)
         self.frontend.warm()  # so that readiness is true of the first request as well
-        return ThreadedRunner(load_stage(), self.threads, wake)
+        return ThreadedRunner(load_stage(), self.threads, Outbox(wake))
 
 
 class HibariPlugin:
@@ -104,7 +104,7 @@ class VitsModel:
         from polychoir.models.onnx_voice.vits.stage import load_stage
 
         log_cpu_only(self.info.name)
-        return ThreadedRunner(load_stage(self.weights), self.threads, wake)
+        return ThreadedRunner(load_stage(self.weights), self.threads, Outbox(wake))
 
 
 class VitsPlugin:

@@ -13,7 +13,7 @@ from polychoir.errors import InternalError
 from polychoir.models.onnx_voice.hibari.row import HibariRow
 from polychoir.models.onnx_voice.hibari.stage import HibariStage, load_stage
 from polychoir.models.onnx_voice.plugin import hibari
-from polychoir.runner.threaded import ThreadedRunner
+from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.types import (
     Chunk,
     ModelOptions,
@@ -113,7 +113,7 @@ def test_empty_or_non_finite_audio_is_an_error(
 def test_it_runs_on_the_threads_of_a_runner(stage: HibariStage, rows: list[HibariRow]) -> None:
     """Several plans in flight; each gives one result with its id, whichever ends first."""
     news = threading.Semaphore(0)
-    runner = ThreadedRunner(stage, 2, news.release)
+    runner = ThreadedRunner(stage, 2, Outbox(news.release))
     plans = [plan_of(number, replace(rows[number % 3], seed=number)) for number in range(12)]
     for plan in plans:
         runner.submit(plan)

@@ -1,0 +1,64 @@
+"""Puts the device side together: weights, slots, step, codec, booth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from polychoir.models.omnivoice.codec import Codec
+from polychoir.models.omnivoice.config import OmniVoiceConfig
+from polychoir.models.omnivoice.network import Weights
+from polychoir.runner.booth import Booth
+from polychoir.runner.model_runner import ModelRunner, OmniVoiceRunner
+from polychoir.runner.modes import make_step, resolve_mode
+from polychoir.runner.prompt_cache import PromptCache
+from polychoir.runner.slots import SlotTable
+from polychoir.runner.threaded import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerPlan:
+    """How much the device side must be able to hold, and how it runs.
+
+    mode: a RunnerMode or auto. max_rows, step_tokens: of one step. resident_rows, resident_tokens: of what
+    holds a slot. memory_utilization: share of the device's memory that captured graphs may fill.
+    """
+
+    mode: str = "auto"
+    max_rows: int = 256
+    resident_rows: int = 1_024
+    resident_tokens: int = 1 << 20
+    step_tokens: int = 8_192
+    prompt_cache_bytes: int = 256 << 20
+    memory_utilization: float = 0.9
+
+
+def build_runner(
+    config: OmniVoiceConfig, weights: Weights, codec_folder: Path, plan: RunnerPlan, wake: Callable[[], None]
+) -> OmniVoiceRunner:
+    """A warm runner of these weights. Raises ModelLoadError."""
+    device = weights.norm.device
+    mode = resolve_mode(plan.mode, device)
+    slots = SlotTable(
+        codebooks=config.codebooks,
+        mask_id=config.mask_id,
+        limit=plan.resident_rows,
+        tokens=plan.resident_tokens,
+        longest=config.context,
+        device=device,
+    )
+    outbox = Outbox(wake)
+    codec = Codec(codec_folder, device)
+    booth = Booth(codec, prompts=PromptCache(plan.prompt_cache_bytes), emit=outbox.put, device=device)
+    step = make_step(
+        mode,
+        config,
+        weights,
+        slots,
+        max_rows=plan.max_rows,
+        largest=plan.step_tokens,
+        utilization=plan.memory_utilization,
+    )
+    stage = ModelRunner(step, slots, booth, device=device, mask_id=config.mask_id)
+    return OmniVoiceRunner(stage, outbox, mode)

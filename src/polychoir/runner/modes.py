@@ -1,0 +1,90 @@
+"""Which way of running a step a device gets: `--runner-mode`, and what `auto` comes to.
+
+eager    plain torch, operation by operation: every device and number format
+graph    the same operations, the backbone captured in CUDA graphs: no Triton needed
+triton   fused kernels, launched one by one
+hybrid   fused kernels, the whole step in one CUDA graph
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from typing import Literal, get_args
+
+import torch
+
+from polychoir.errors import ModelLoadError
+from polychoir.kernels import plain
+from polychoir.models.omnivoice.config import OmniVoiceConfig
+from polychoir.models.omnivoice.network import Network, Weights
+from polychoir.runner.slots import SlotTable
+from polychoir.runner.step import StepExecutor
+
+RunnerMode = Literal["eager", "graph", "triton", "hybrid"]
+
+_log = logging.getLogger(__name__)
+_AMPERE = (8, 0)
+"""Triton's matrix products and torch's flash attention both start here; Turing runs eager with SDPA."""
+
+
+def resolve_mode(asked: str, device: torch.device) -> RunnerMode:
+    """The mode to run in. Raises ModelLoadError for one that this device cannot run."""
+    if asked not in ("auto", *get_args(RunnerMode)):
+        raise ModelLoadError(f"runner_mode {asked!r} is not known", param="runner_mode")
+    possible = _possible(device)
+    if asked == "auto":
+        return possible[-1]
+    for mode in possible:
+        if mode == asked:
+            return mode
+    raise ModelLoadError(
+        f"runner_mode {asked!r} is not possible on {device}; possible: {', '.join(possible)}",
+        param="runner_mode",
+    )
+
+
+def _possible(device: torch.device) -> tuple[RunnerMode, ...]:
+    """Slowest first."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _AMPERE:
+        return ("eager",)
+    if find_spec("triton") is None:
+        return ("eager", "graph")
+    return ("eager", "graph", "triton", "hybrid")
+
+
+def make_step(
+    mode: RunnerMode,
+    config: OmniVoiceConfig,
+    weights: Weights,
+    slots: SlotTable,
+    *,
+    max_rows: int,
+    largest: int,
+    utilization: float,
+) -> StepExecutor:
+    """Put the step together and warm it up.
+
+    largest: tokens of the largest step worth a graph. utilization: share of the device's memory to use.
+    """
+    from polychoir.runner.plain_step import PlainStep
+
+    if mode in ("triton", "hybrid"):
+        from polychoir.kernels.fused import pointwise
+        from polychoir.runner.fused_step import FusedStep
+
+        fused = FusedStep(Network(config, weights, pointwise), slots, max_rows=max_rows, largest=largest)
+        if mode == "hybrid":
+            fused.capture(utilization)
+        return fused
+    network = Network(config, weights, plain)
+    if mode == "graph":
+        from polychoir.runner.graphed_step import GraphedStep
+
+        if network.attention == "grouped":
+            raise ModelLoadError("runner_mode graph needs torch's varlen attention", param="runner_mode")
+        graphed = GraphedStep(network, slots, max_rows=max_rows, largest=largest)
+        graphed.capture(utilization)
+        return graphed
+    _log.info("attention: %s", network.attention)
+    return PlainStep(network, slots)

@@ -1,0 +1,44 @@
+"""The fused kernels of the backbone, interpreted on the CPU in a process of their own: Triton decides at its
+import whether it interprets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the kernels need the extra [omnivoice]")
+
+HERE = Path(__file__).parent
+
+
+def test_fused_backbone(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="the fused kernels need Triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    file = str(HERE / "interpreted_backbone.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=HERE.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
+
+
+def test_every_query_is_in_one_tile() -> None:
+    from polychoir.kernels.attention import QUERY_TILE, work_items
+
+    lengths = np.array([1, QUERY_TILE, QUERY_TILE + 1, 5 * QUERY_TILE - 1], np.int32)
+    items = work_items(lengths)
+    assert items.dtype == np.int32
+    asked = [(run, query + i) for run, query in items for i in range(QUERY_TILE) if query + i < lengths[run]]
+    assert sorted(asked) == [(run, query) for run, length in enumerate(lengths) for query in range(length)]
+    assert len(items) == 1 + 1 + 2 + 5

@@ -1,0 +1,54 @@
+"""Buckets, and what runs where; capturing itself needs a GPU (tests/gpu)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runner needs the extra [omnivoice]")
+
+from polychoir.errors import ModelLoadError  # noqa: E402
+from polychoir.runner.graphs import GraphPool, bucket_sizes, fit  # noqa: E402
+from polychoir.runner.modes import resolve_mode  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("largest", [1, 100, 8_192, 10_000])
+def test_buckets_end_at_the_largest_and_padding_is_bounded(largest: int) -> None:
+    sizes = bucket_sizes(largest)
+    assert sizes[-1] == largest
+    for small, large in itertools.pairwise((0, *sizes)):
+        assert small < large
+        if small >= 256:
+            assert (large - small - 1) / (small + 1) <= 0.125
+    for tokens in range(1, largest + 1, 7):
+        size = fit(tokens, sizes)
+        assert size is not None
+        assert size >= tokens
+        assert all(other < tokens for other in sizes if other < size)
+    assert fit(largest + 1, sizes) is None
+
+
+def test_what_has_no_graph_runs_all_the_same_and_is_counted() -> None:
+    ran: list[int] = []
+    pool = GraphPool(ran.append, (64, 128), CPU, utilization=0.9)
+    pool.skipped = (128,)
+    assert [(pool.launch(tokens).padded_tokens, pool.launch(tokens).graph) for tokens in (60, 100, 129)] == [
+        (4, "miss"),
+        (28, "skipped"),
+        (0, "skipped"),
+    ]
+    assert ran == [64, 64, 128, 128, 129, 129]
+
+
+def test_a_cpu_runs_eagerly_and_says_so() -> None:
+    assert resolve_mode("auto", CPU) == "eager"
+    assert resolve_mode("eager", CPU) == "eager"
+    for mode in ("graph", "triton", "hybrid"):
+        with pytest.raises(ModelLoadError, match="not possible on cpu; possible: eager") as refusal:
+            resolve_mode(mode, CPU)
+        assert refusal.value.param == "runner_mode"
+    with pytest.raises(ModelLoadError, match="not known"):
+        resolve_mode("quick", CPU)
