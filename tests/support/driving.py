@@ -48,7 +48,7 @@ class Driver:
         step: StepExecutor | None = None,
     ) -> None:
         self._news: queue.Queue[StepResult] = queue.Queue()
-        self.slots = slots or make_slots(network, limit)
+        self.slots = make_slots(network, limit) if slots is None else slots
         self.booth = Booth(codec, prompts=PromptCache(1 << 20), emit=self._news.put, device=network.device)
         self._finish = self.booth.finish
         self.booth.finish = self._count  # type: ignore[method-assign]

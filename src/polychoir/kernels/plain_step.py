@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polychoir.kernels.noise import NoiseKeys
 from polychoir.kernels.reference import (
-    _KEEP_RATIO,
+    KEEP_RATIO,
     SampleLayout,
     SampleParams,
     cell_scores,
@@ -152,6 +152,6 @@ def _params(step: StepTables, slots: SlotTables) -> SampleParams:
 
 def _most_probable(log_probs: Tensor) -> Tensor:
     """All but the share of entries that class temperature chooses from are -inf; of equals the lower stay."""
-    count = math.ceil(_KEEP_RATIO * log_probs.shape[-1])
+    count = math.ceil(KEEP_RATIO * log_probs.shape[-1])
     kept = log_probs.argsort(dim=-1, descending=True, stable=True)[..., :count]
     return torch.full_like(log_probs, -math.inf).scatter(-1, kept, log_probs.gather(-1, kept))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polychoir.kernels.noise import CLASS, POSITION, NoiseKeys, uniform
 
-_KEEP_RATIO = 0.1
+KEEP_RATIO = 0.1
 """Share of the vocabulary that class temperature chooses from."""
 _EPSILON = 1e-10
 
@@ -87,7 +87,7 @@ def predict(log_probs: Tensor, layout: SampleLayout, params: SampleParams) -> tu
 def _draw(log_probs: Tensor, positions: Tensor, layout: SampleLayout, params: SampleParams) -> Tensor:
     """Sample from the most probable tenth of the vocabulary by Gumbel noise; noise only for what is kept."""
     rows = layout.row[positions]
-    kept, entries = log_probs.topk(math.ceil(_KEEP_RATIO * log_probs.shape[-1]), dim=-1)
+    kept, entries = log_probs.topk(math.ceil(KEEP_RATIO * log_probs.shape[-1]), dim=-1)
     codebook = torch.arange(log_probs.shape[1], device=log_probs.device)[None, :, None]
     keys = params.keys.take(rows[:, None, None])
     u = uniform(keys, CLASS, layout.frame[positions][:, None, None], codebook, entries)

@@ -61,9 +61,7 @@ class PlainStep:
         clock = torch.tensor(
             [[step, slot.row.timetable[step]] for slot, step in zip(slots, steps, strict=True)]
         )
-        params = sample_params(
-            self._tables, batch.slots, *clock.to(normed.device, non_blocking=True).unbind(1)
-        )
+        params = sample_params(self._tables, batch.slots, *clock.to(normed.device).unbind(1))
         arena = self._tables.arena
         canvas, sound = sample_step(
             logits, arena[batch.canvas], batch.layout, params, self._network.config.mask_id

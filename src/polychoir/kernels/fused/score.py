@@ -19,7 +19,7 @@ from torch import Tensor
 
 from polychoir.kernels import tables
 from polychoir.kernels.fused.philox import CLASS, POSITION, cell_uniform, entry_uniform, gumbel, log
-from polychoir.kernels.reference import _KEEP_RATIO
+from polychoir.kernels.reference import KEEP_RATIO
 from polychoir.kernels.tables import SlotTables, StepTables
 
 _POSITIONS = tl.constexpr(int(tables.Header.POSITIONS))
@@ -94,7 +94,7 @@ def score(
         CODEBOOKS=codebooks,
         MASK=mask_id,
         TILE=tile,
-        KEEP=math.ceil(_KEEP_RATIO * vocabulary),
+        KEEP=math.ceil(KEEP_RATIO * vocabulary),
         ROWS=triton.next_power_of_2(step.rows.shape[0]),
         num_warps=DRAW.warps,
     )
