@@ -70,7 +70,9 @@ class PackedDecoder:
         first frame, frames."""
         lengths = [codes.shape[1] for codes in items]
         needed = sum(lengths) + GAP_FRAMES * (len(items) - 1)
-        size = next(iter(self._sizes[bisect_left(self._sizes, needed) :]), needed)
+        # Kernels are compiled for multiples of this; another number would compile them anew while serving.
+        rounded = -(-needed // self._sizes[0]) * self._sizes[0]
+        size = next(iter(self._sizes[bisect_left(self._sizes, needed) :]), rounded)
         packed, starts = self._decoder.lines(items, size)
         samples = self._run(packed)
         host = torch.empty_like(samples, device="cpu", pin_memory=True)

@@ -1,0 +1,268 @@
+"""The codec on an NVIDIA GPU: how exact half precision and packing are, how fast, and where the time goes.
+
+    PYTHONPATH=.:src python3 -m tests.gpu.codec_check
+
+A codec of the true size with random weights. Prints one table and the busiest kernels; JSON goes to
+$OUT/codec.json. Every part stands alone: one that fails says so and the others go on. Exit status 1 if a
+part failed or an item is off by more than `LARGEST_ERROR` of its level.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polychoir.kernels import plain_codec
+from polychoir.models.omnivoice import packed_decode
+from polychoir.models.omnivoice.codec import Codec
+from polychoir.models.omnivoice.decoder import Decoder, fold
+from polychoir.models.omnivoice.packed_decode import PackedDecoder
+from polychoir.models.omnivoice.postprocess import finish
+from polychoir.models.omnivoice.row import OmniVoiceRow, Shaping
+from polychoir.runner.booth import Booth, Finished
+from polychoir.runner.prompt_cache import PromptCache
+from polychoir.types import Chunk, PlannedRow, StepResult, Work
+from tests.support.checkpoint import FULL, _write_codec
+
+FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE = 25, 960, 24_000
+LARGEST_ERROR = 0.02
+CUDA = torch.device("cuda")
+Codes = np.ndarray[Any, np.dtype[np.int16]]
+report: dict[str, Any] = {}
+failed: list[str] = []
+
+
+def part(name: str) -> Callable[[Callable[[], Any]], None]:
+    """Run it now, print and keep what it returns."""
+
+    def run(function: Callable[[], Any]) -> None:
+        started = time.perf_counter()
+        try:
+            report[name] = function()
+        except Exception:
+            failed.append(name)
+            report[name] = traceback.format_exc()[-2_000:]
+        shown = report[name] if isinstance(report[name], str) else json.dumps(report[name])
+        print(f"{name:34s} {shown}   ({time.perf_counter() - started:.1f} s)", flush=True)
+        torch.cuda.empty_cache()
+
+    return run
+
+
+def draw(lengths: Sequence[int], seed: int = 0) -> list[Codes]:
+    numbers = np.random.default_rng(seed)
+    return [numbers.integers(0, 1_024, (8, frames)).astype(np.int16) for frames in lengths]
+
+
+WORK = {
+    "1 x 5 s": [125],
+    "8 x 5 s": [125] * 8,
+    "32 x 5 s": [125] * 32,
+    "16 of 2-15 s": [int(n) for n in np.random.default_rng(1).integers(50, 376, 16)],
+}
+
+
+def milliseconds(function: Callable[[], Any], most_s: float = 1.5) -> float:
+    """Median of the calls that fit into `most_s`, at least three, after two to warm up."""
+    for _ in range(2):
+        function()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < most_s:
+        started = time.perf_counter()
+        function()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return 1e3 * float(np.median(times))
+
+
+def speed(decode: Callable[[list[Codes]], Any], names: Sequence[str] = tuple(WORK)) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        items = draw(WORK[name])
+        ms = milliseconds(lambda items=items: decode(items))  # type: ignore[misc]
+        found[name] = {"ms": round(ms, 2), "audio_s_per_s": round(sum(WORK[name]) / FRAME_RATE / ms * 1e3)}
+    return found
+
+
+def errors(decode: Callable[[list[Codes]], list[Any]], exact: Codec) -> dict[str, float]:
+    """Beside float32 one by one: root mean square and worst sample by level of the item, worst of the last
+    40 ms, and the same beside the item alone."""
+    items = draw((125, 7, 1, 50, 300, 2, 33, 125, 61, 400), seed=3)
+    together = decode(items)
+    found = {"rms": 0.0, "worst": 0.0, "worst_tail": 0.0, "worst_beside_alone": 0.0}
+    for codes, ours in zip(items, together, strict=True):
+        (wave,) = exact._decode_exactly([codes])
+        level = float(np.sqrt(np.mean(wave**2)))
+        gap = np.abs(ours - wave) / level
+        (alone,) = decode([codes])
+        found["rms"] = max(found["rms"], float(np.sqrt(np.mean(gap**2))))
+        found["worst"] = max(found["worst"], float(gap.max()))
+        found["worst_tail"] = max(found["worst_tail"], float(gap[-FRAME_SAMPLES:].max()))
+        found["worst_beside_alone"] = max(
+            found["worst_beside_alone"], float((np.abs(alone - ours) / level).max())
+        )
+    return {name: float(f"{value:.2g}") for name, value in found.items()}
+
+
+def published(model: Any, dtype: torch.dtype, batch: int) -> Callable[[list[Codes]], None]:
+    """Transformers' decoder, so many items at a time, samples to the host."""
+
+    def decode(items: list[Codes]) -> None:
+        with torch.inference_mode(), torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+            for first in range(0, len(items), batch):
+                codes = torch.from_numpy(np.stack(items[first : first + batch]).astype(np.int64)).cuda()
+                model.decode(codes).audio_values.cpu()
+
+    return decode
+
+
+def busiest(function: Callable[[], Any], calls: int = 5) -> list[str]:
+    from torch.profiler import ProfilerActivity, profile
+
+    function()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            function()
+        torch.cuda.synchronize()
+    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
+    whole = sum(event.self_device_time_total for event in events)
+    return [f"device {whole / calls / 1e3:.2f} ms a call"] + [
+        f"{event.self_device_time_total / whole:6.1%} {event.count // calls:4d} x {event.key[:90]}"
+        for event in events[:10]
+    ]
+
+
+def show(title: str, lines: list[str]) -> list[str]:
+    print(title, *lines, sep="\n    ", flush=True)
+    return lines
+
+
+def through_booth(codec: Codec, lengths: Sequence[int]) -> dict[str, float]:
+    """From rows on the device to shaped audio, all handed over at once."""
+    news: queue.Queue[StepResult] = queue.Queue()
+    booth = Booth(codec, prompts=PromptCache(1 << 20), emit=news.put, device=CUDA)
+    rows = []
+    for number, codes in enumerate(draw(lengths)):
+        row = OmniVoiceRow((1,), codes.shape[1], (1,), 2.0, 0.0, 0.0, 0.0, 0, shaping=Shaping())
+        planned = PlannedRow(number, 0, Chunk(0, "words", Work(1, 1), row))
+        there = torch.from_numpy(np.ascontiguousarray(codes.T)).to(CUDA, torch.int32)
+        rows.append(Finished(planned, row, there, torch.ones((), dtype=torch.int32, device=CUDA)))
+
+    def once() -> None:
+        ready = torch.cuda.Event()
+        ready.record()
+        booth.finish(rows, ready)
+        left = len(rows)
+        while left:
+            outputs = news.get(timeout=30).outputs
+            for output in outputs:
+                if output.error is not None:
+                    raise output.error
+            left -= len(outputs)
+
+    ms = milliseconds(once)
+    booth.close()
+    return {"ms": round(ms, 2), "audio_s_per_s": round(sum(lengths) / FRAME_RATE / ms * 1e3)}
+
+
+def main() -> int:
+    torch.set_grad_enabled(False)
+    report["device"], report["torch"] = torch.cuda.get_device_name(), torch.__version__
+    folder = Path(tempfile.mkdtemp())
+    _write_codec(folder, FULL, "cuda")
+    started = time.perf_counter()
+    codec = Codec(folder, CUDA)
+    packed = codec._packed
+    assert packed is not None
+    report["load_s"] = round(time.perf_counter() - started, 1)
+    report["graphs"] = sorted(packed._graphs)
+    print(report, flush=True)
+
+    @part("exactness, packed fused")
+    def _() -> Any:
+        return errors(packed.decode, codec)
+
+    @part("speed, packed fused graphs")
+    def _() -> Any:
+        return speed(packed.decode)
+
+    show(
+        "busiest, packed fused, 16 x 5 s",
+        report.setdefault("busiest_packed", busiest(lambda: packed.decode(draw([125] * 16)))),
+    )
+    show(
+        "busiest, packed fused, 1 x 5 s",
+        report.setdefault("busiest_single", busiest(lambda: packed.decode(draw([125])))),
+    )
+
+    @part("through the booth")
+    def _() -> Any:
+        return {name: through_booth(codec, lengths) for name, lengths in WORK.items()}
+
+    @part("shaping alone, 5 s, ms")
+    def _() -> Any:
+        wave = packed.decode(draw([125]))[0]
+        return round(milliseconds(lambda: finish(wave, Shaping()), 0.3), 3)
+
+    @part("encode")
+    def _() -> Any:
+        clips = [
+            np.random.default_rng(n).normal(0, 0.1, 5 * SAMPLE_RATE).astype(np.float32) for n in range(8)
+        ]
+        return {
+            "1 clip of 5 s, ms": round(milliseconds(lambda: codec.encode(clips[0])), 2),
+            "8 clips one by one, ms": round(milliseconds(lambda: [codec.encode(clip) for clip in clips]), 2),
+        }
+
+    show(
+        "busiest, encode 5 s",
+        report.setdefault(
+            "busiest_encode",
+            busiest(lambda: codec.encode(np.ones(5 * SAMPLE_RATE, np.float32) * 0.1)),
+        ),
+    )
+
+    @part("exactness, packed plain fp16")
+    def _() -> Any:
+        plain = PackedDecoder(Decoder(fold(codec._model, torch.float16), plain_codec), (128, 512, 2_048))
+        report["speed, packed plain graphs"] = speed(plain.decode, ("1 x 5 s", "8 x 5 s", "32 x 5 s"))
+        print("speed, packed plain graphs", report["speed, packed plain graphs"], flush=True)
+        return errors(plain.decode, codec)
+
+    @part("exactness, packed plain fp32")
+    def _() -> Any:
+        with_float = Decoder(fold(codec._model, torch.float32), plain_codec)
+        return errors(PackedDecoder(with_float, (32,)).decode, codec)
+
+    @part("exactness, packed fused bf16")
+    def _() -> Any:
+        ops = packed_decode.choose_ops(CUDA)
+        return errors(PackedDecoder(Decoder(fold(codec._model, torch.bfloat16), ops), (2_048,)).decode, codec)
+
+    for dtype, batch in ((torch.float32, 1), (torch.float16, 1), (torch.float16, 8), (torch.float16, 32)):
+
+        @part(f"speed, published {str(dtype)[6:]} x {batch}")
+        def _(dtype: torch.dtype = dtype, batch: int = batch) -> Any:
+            names = {1: ("1 x 5 s", "8 x 5 s"), 8: ("8 x 5 s",), 32: ("32 x 5 s",)}[batch]
+            return speed(published(codec._model, dtype, batch), names)
+
+    if "OUT" in os.environ:
+        (Path(os.environ["OUT"]) / "codec.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    exact = report["exactness, packed fused"]
+    return int(bool(failed) or not isinstance(exact, dict) or exact["rms"] > LARGEST_ERROR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
