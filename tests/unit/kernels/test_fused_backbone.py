@@ -1,5 +1,7 @@
-"""The fused kernels of the backbone, interpreted on the CPU in a process of their own: Triton decides at its
-import whether it interprets."""
+"""The fused kernels of the backbone: interpreted on the CPU, and compiled for cards that are not here.
+
+Whether Triton interprets is settled when it is imported, so each of the two has a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,16 @@ pytest.importorskip("torch", reason="the kernels need the extra [omnivoice]")
 HERE = Path(__file__).parent
 
 
-def test_fused_backbone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file, interpret", [("interpreted_backbone.py", "1"), ("compiled_backbone.py", "0")])
+def test_fused_backbone(file: str, interpret: str, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="the fused kernels need Triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    file = str(HERE / "interpreted_backbone.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": interpret,
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
     done = subprocess.run(
         command,
         env=environment,
