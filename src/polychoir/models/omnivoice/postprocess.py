@@ -27,28 +27,29 @@ def finish(samples: Samples, shaping: Shaping) -> Samples:
         samples = remove_silence(samples, _KEEP)
     if samples.size == 0:
         return samples
-    return _pad(_fade(_level(samples, shaping.ref_rms), shaping.fade_s), shaping)
+    lead, trail = int(shaping.lead_s * SAMPLE_RATE), int(shaping.trail_s * SAMPLE_RATE)
+    out = np.zeros(lead + samples.size + trail, np.float32)
+    heard = out[lead : lead + samples.size]
+    _level(samples, shaping.ref_rms, heard)
+    _fade(heard, shaping.fade_s)
+    return out
 
 
-def _level(samples: Samples, ref_rms: float | None) -> Samples:
+def _level(samples: Samples, ref_rms: float | None, out: Samples) -> None:
     """A quiet reference was raised before it was encoded, so what was made from it is lowered again; a voice
     without a reference is brought to half of full scale."""
     if ref_rms is None:
-        peak = np.abs(samples).max()
-        return samples / peak * _PEAK if peak > _NOTHING else samples
-    return samples * ref_rms / QUIET_RMS if ref_rms < QUIET_RMS else samples
+        peak = max(samples.max(), -samples.min())
+        np.divide(samples, peak / _PEAK if peak > _NOTHING else np.float32(1), out=out)
+    elif ref_rms < QUIET_RMS:
+        np.multiply(samples, np.float32(ref_rms), out=out)
+        np.divide(out, np.float32(QUIET_RMS), out=out)
+    else:
+        out[:] = samples
 
 
-def _fade(samples: Samples, seconds: float) -> Samples:
+def _fade(samples: Samples, seconds: float) -> None:
     length = min(int(seconds * SAMPLE_RATE), samples.size // 2)
-    if length == 0:
-        return samples
-    faded = samples.copy()
-    faded[:length] *= np.linspace(0, 1, length, dtype=np.float32)
-    faded[-length:] *= np.linspace(1, 0, length, dtype=np.float32)
-    return faded
-
-
-def _pad(samples: Samples, shaping: Shaping) -> Samples:
-    lead, trail = int(shaping.lead_s * SAMPLE_RATE), int(shaping.trail_s * SAMPLE_RATE)
-    return np.pad(samples, (lead, trail)) if lead or trail else samples
+    if length:
+        samples[:length] *= np.linspace(0, 1, length, dtype=np.float32)
+        samples[-length:] *= np.linspace(1, 0, length, dtype=np.float32)
