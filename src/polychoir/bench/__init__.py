@@ -1,0 +1,1 @@
+"""Loads, and what came of them: the engine alone, or any OpenAI-compatible server."""
