@@ -194,7 +194,8 @@ class StepResult:
 
     plan_id: the plan whose step is done; None when other news arrived (codes are decoded beside the steps).
     outputs: sequences that ended. error: the whole plan failed, and which row is to blame is unknown.
-    prepared: sequences that `Runner.prepare` was still at work on, and that can run now.
+    prepared: sequences that `Runner.prepare` was still at work on, and that can run now; `encoded` of their
+    clips were not in the cache of prompts.
     """
 
     plan_id: int | None
@@ -204,6 +205,7 @@ class StepResult:
     padded_tokens: int = 0
     """Tokens computed for nothing, where a model has to pad."""
     prepared: tuple[int, ...] = ()
+    encoded: int = 0
     graph: GraphUse | None = None
 
 

@@ -81,7 +81,8 @@ def table(figures: Mapping[str, Any]) -> str:
     """The figures of one run for people."""
     lines = [
         f"{figures['completed']} of {figures['requests']} completed in {figures['wall_s']:.2f} s: "
-        f"{figures['completed_per_s']:.2f}/s, {figures['audio_s_per_s']:.1f} s of audio a second ({figures['asked_s_per_s']:.1f} asked for)",
+        f"{figures['completed_per_s']:.2f}/s, {figures['audio_s_per_s']:.1f} s of audio a second "
+        f"({figures['asked_s_per_s']:.1f} asked for)",
     ]
     lines += [f"  failed, {kind}: {count}" for kind, count in figures["errors"].items()]
     lines.append("  latency s        mean     p50     p95     p99     max")

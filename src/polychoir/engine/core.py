@@ -26,7 +26,8 @@ class EngineStats:
     average batch; where a plan holds one item only, a batch is what runs together, so each plan adds the
     rows in flight. Tokens are packed tokens; busy_s is time with at least one plan in flight. backlog_s is
     how long the steps not planned yet will take at the pace so far. graph_steps: plans by how they met a
-    captured graph, for runners that have any.
+    captured graph, for runners that have any. clips_prepared: reference clips that rows waited for; of them
+    clips_encoded were not in the cache.
     """
 
     waiting: int = 0
@@ -47,6 +48,8 @@ class EngineStats:
     sequences_refused: int = 0
     busy_s: float = 0.0
     graph_steps: Mapping[GraphUse, int] = field(default_factory=dict)
+    clips_prepared: int = 0
+    clips_encoded: int = 0
 
     @property
     def avg_batch_size(self) -> float:
@@ -120,6 +123,7 @@ class Counts:
         self.sequences_aborted = self.sequences_refused = 0
         self.busy_s = 0.0
         self.graph_steps: Counter[GraphUse] = Counter()
+        self.clips_prepared = self.clips_encoded = 0
         self._busy_since: float | None = None
 
     def dispatched(self, plan: StepPlan, batch_size: int, now: float) -> None:
@@ -132,6 +136,8 @@ class Counts:
 
     def settled(self, result: StepResult, *, idle: bool, now: float) -> None:
         self.padded_tokens_total += result.padded_tokens
+        self.clips_prepared += len(result.prepared)
+        self.clips_encoded += result.encoded
         if result.graph is not None:
             self.graph_steps[result.graph] += 1
         if self._busy_since is not None:
@@ -167,4 +173,6 @@ class Counts:
             sequences_refused=self.sequences_refused,
             busy_s=self.busy_s,
             graph_steps=dict(self.graph_steps),
+            clips_prepared=self.clips_prepared,
+            clips_encoded=self.clips_encoded,
         )

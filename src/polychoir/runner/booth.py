@@ -215,6 +215,7 @@ class Booth:
     # -- from clips to codes ---------------------------------------------------------------------
 
     def _hear(self, seq_id: int, row: OmniVoiceRow) -> None:
+        known = row.clip_key in self._prompts
         try:
             codes = self._codes(row)
         except Exception as error:
@@ -224,7 +225,7 @@ class Booth:
         with self._change:
             if seq_id in self._encoded:
                 self._encoded[seq_id] = codes
-        self._emit(StepResult(None, prepared=(seq_id,)))
+        self._emit(StepResult(None, prepared=(seq_id,), encoded=0 if known else 1))
 
     def _codes(self, row: OmniVoiceRow) -> Codes:
         samples = np.frombuffer(row.clip or b"", dtype="<f4")

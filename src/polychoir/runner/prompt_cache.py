@@ -25,6 +25,9 @@ class PromptCache:
     def held_bytes(self) -> int:
         return self._held
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
     def get(self, key: str, encode: Callable[[], Codes]) -> Codes:
         """The codes under `key`, made by `encode` if they are not there."""
         if key in self._entries:

@@ -49,6 +49,11 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[Engine], float]]] = {
         "Steps too large for a graph, or without memory for one.",
         lambda engine: engine.stats().graph_steps.get("skipped", 0),
     ),
+    "prompt_cache_hits": (
+        "Reference clips whose codes were known.",
+        lambda engine: engine.stats().clips_prepared - engine.stats().clips_encoded,
+    ),
+    "prompt_cache_misses": ("Reference clips encoded.", lambda engine: engine.stats().clips_encoded),
     "busy_seconds": ("Time with work on the device.", lambda engine: engine.stats().busy_s),
 }
 

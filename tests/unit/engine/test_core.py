@@ -10,7 +10,7 @@ from polychoir.engine.admission import admit
 from polychoir.engine.core import EngineCore
 from polychoir.engine.cost import UNKNOWN_STEPS, remaining_tokens
 from polychoir.engine.scheduler import Scheduler
-from polychoir.errors import InternalError, Overloaded
+from polychoir.errors import DeviceLost, InternalError, Overloaded
 from polychoir.types import SequenceOutput, StepResult, Work
 from support.engines import Clock, CountingRunner, limits, row
 
@@ -71,6 +71,31 @@ def test_a_row_that_is_being_prepared_lets_others_pass():
     assert house.planned() == [[(2, 0)], [(0, 0)]]
     assert [e.sequence.seq_id for e in house.ended if e.output.error is not None] == [1]
     assert house.core.scheduler.backlog_tokens == 0
+
+
+def test_graph_use_and_clips_are_counted():
+    house = House(CountingRunner(unprepared={0, 1}))
+    house.add(row(0, steps=1), row(1, steps=1))
+    house.runner.ready.append(StepResult(None, prepared=(0,), encoded=1))
+    house.runner.ready.append(StepResult(None, prepared=(1,)))
+    house.core.step()
+    house.core.step()
+    (plan,) = house.runner.plans
+    house.runner.pending.clear()
+    house.runner.ready.append(StepResult(plan.plan_id, graph="hit", padded_tokens=5))
+    house.core.step()
+    stats = house.core.stats
+    assert (stats.clips_prepared, stats.clips_encoded) == (2, 1)
+    assert (stats.graph_steps, stats.padded_tokens_total) == ({"hit": 1}, 5)
+
+
+def test_a_lost_device_ends_the_loop_at_once():
+    house = House()
+    house.add(row(0), row(1))
+    house.core.step()
+    house.runner.ready.append(StepResult(0, error=DeviceLost("gone")))
+    with pytest.raises(DeviceLost, match="gone"):
+        house.core.step()
 
 
 def test_a_row_that_leaves_while_it_is_prepared_is_dropped_and_never_runs():

@@ -163,7 +163,7 @@ def test_a_clip_is_announced_and_its_codes_are_given_once(booth, codec, news) ->
     codec.gate.set()
     assert booth.take(8) is None
     booth.encode(8, row(clip=5.0))
-    assert news.get(timeout=LATEST_S) == StepResult(None, prepared=(8,))
+    assert news.get(timeout=LATEST_S) == StepResult(None, prepared=(8,), encoded=1)
     assert booth.take(8).tolist() == [[5, 5]] * 8
     assert booth.take(8) is None
 
@@ -180,7 +180,8 @@ def test_the_same_clip_is_encoded_once(booth, codec, news) -> None:
     codec.gate.set()
     for seq_id in range(3):
         booth.encode(seq_id, row(clip=5.0))
-    assert [news.get(timeout=LATEST_S).prepared for _ in range(3)] == [(0,), (1,), (2,)]
+    found = [news.get(timeout=LATEST_S) for _ in range(3)]
+    assert [(result.prepared, result.encoded) for result in found] == [((0,), 1), ((1,), 0), ((2,), 0)]
     assert codec.log == ["encode 5"]
     assert all(booth.take(seq_id) is not None for seq_id in range(3))
 

@@ -12,7 +12,6 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
-import math
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import conv1d, pad
+from torch.nn.functional import pad
 
 from polychoir.errors import ModelLoadError
+from polychoir.models.omnivoice.encoder import SEMANTIC_PAD, GraphedEncoder, can_pad
 from polychoir.models.omnivoice.packed_decode import packed_decoder
+from polychoir.models.omnivoice.resample import resample
 from polychoir.models.omnivoice.row import FRAME_SAMPLES
 
 if TYPE_CHECKING:
@@ -37,12 +38,8 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int16]
 
 _HIGGS = "transformers.models.higgs_audio_v2_tokenizer.modeling_higgs_audio_v2_tokenizer"
-_ZERO_CROSSINGS = 6
-_ROLL_OFF = 0.99
 CODEBOOK_ENTRIES = 1_024
 """Codes run from 0 to one below this."""
-_SEMANTIC_PAD = 160
-"""Samples at 16 kHz on either side, so that the semantic frames come out one per 320 samples."""
 
 
 class Codec:
@@ -57,13 +54,20 @@ class Codec:
             raise ModelLoadError(f"{folder}: the audio tokenizer cannot be loaded ({error})") from error
         self._model = model.eval().to(device)
         self._device = device
-        self._packed = packed_decoder(self._model, device) if device.type == "cuda" else None
+        on_gpu = device.type == "cuda"
+        self._packed = packed_decoder(self._model, device) if on_gpu else None
+        self._padded = GraphedEncoder(self._model, device) if on_gpu and can_pad(self._model) else None
 
-    @torch.inference_mode()
     def encode(self, samples: Samples) -> Codes:
         """int16 [codebooks, frames] of float32 mono samples at 24 kHz; a last part frame is left out."""
-        whole = samples.size - samples.size % FRAME_SAMPLES
-        wave = torch.from_numpy(samples[:whole].astype(np.float32))[None, None].to(self._device)
+        whole = samples[: samples.size - samples.size % FRAME_SAMPLES]
+        codes = self._padded.encode(whole) if self._padded is not None else None
+        return self._encode_exactly(whole) if codes is None else codes
+
+    @torch.inference_mode()
+    def _encode_exactly(self, samples: Samples) -> Codes:
+        """One clip of whole frames, nothing padded."""
+        wave = torch.from_numpy(samples.astype(np.float32))[None, None].to(self._device)
         codes: Codes = self._model.encode(wave).audio_codes[0].to("cpu", torch.int16).numpy()
         return codes
 
@@ -93,34 +97,6 @@ class Codec:
         return [out[number] for number in range(len(items))]
 
 
-def resample(wave: Tensor, src: int, dst: int) -> Tensor:
-    """Band-limited resampling of [..., samples]; ceil(samples * dst / src) come out.
-
-    A sinc cut off at 0.99 of the lower Nyquist rate under a squared-cosine window of six zero crossings:
-    the published defaults of torchaudio.functional.resample (sinc_interp_hann, width 6, roll-off 0.99),
-    which the codec was trained with. Source: J. O. Smith, "Digital Audio Resampling", ccrma.stanford.edu.
-    """
-    common = math.gcd(src, dst)
-    src, dst = src // common, dst // common
-    length = -(-wave.shape[-1] * dst // src)
-    filters, reach = _filters(src, dst)
-    padded = pad(wave.reshape(-1, 1, wave.shape[-1]), (reach, reach + src))
-    phases = conv1d(padded, filters.to(wave), stride=src)
-    return phases.transpose(1, 2).flatten(1)[:, :length].reshape(*wave.shape[:-1], length)
-
-
-@functools.lru_cache(maxsize=8)
-def _filters(src: int, dst: int) -> tuple[Tensor, int]:
-    """One filter for each of the `dst` outputs of `src` inputs, float64 [dst, 1, taps]; and its reach."""
-    cutoff = min(src, dst) * _ROLL_OFF
-    reach = math.ceil(_ZERO_CROSSINGS * src / cutoff)
-    taps = torch.arange(-reach, reach + src, dtype=torch.float64) / src
-    outputs = torch.arange(dst, dtype=torch.float64) / dst
-    crossings = ((taps[None, :] - outputs[:, None]) * cutoff).clamp(-_ZERO_CROSSINGS, _ZERO_CROSSINGS)
-    window = torch.cos(crossings * math.pi / (2 * _ZERO_CROSSINGS)).square()
-    return (torch.sinc(crossings) * window * (cutoff / src))[:, None], reach
-
-
 @functools.cache
 def _higgs_class() -> Any:
     """The codec class with its one use of torchaudio replaced; the shared class stays as it is."""
@@ -133,7 +109,7 @@ def _higgs_class() -> Any:
             """Mean over all layers of the semantic model, thinned out to the codec's frames."""
             config = self.config
             heard = resample(input_values[:, 0], config.sample_rate, config.semantic_sample_rate)
-            heard = pad(heard, (_SEMANTIC_PAD, _SEMANTIC_PAD))
+            heard = pad(heard, (SEMANTIC_PAD, SEMANTIC_PAD))
             states = self.semantic_model(heard, output_hidden_states=True).hidden_states
             features = torch.stack(states, dim=1).mean(dim=1)
             return features[:, :: max(1, config.semantic_downsample_factor)]

@@ -1,14 +1,11 @@
 """Decoding on a GPU: items packed to a size that a CUDA graph was captured for, in half precision.
 
 Some forty launches for whatever is packed take the host microseconds, where decoding item by item costs it
-milliseconds each. Samples come back in one transfer.
+milliseconds each. All samples come back behind one wait.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,6 +15,7 @@ import torch
 from torch import Tensor
 
 from polychoir.kernels import plain_codec
+from polychoir.models.omnivoice.codec_graphs import CodecGraphs
 from polychoir.models.omnivoice.decoder import GAP_FRAMES, Decoder, Ops, fold
 from polychoir.models.omnivoice.row import FRAME_SAMPLES
 
@@ -27,12 +25,9 @@ if TYPE_CHECKING:
     from polychoir.models.omnivoice.decoder import Codes
     from polychoir.types import Samples
 
-_log = logging.getLogger(__name__)
-
 SIZES = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1_024, 1_280, 1_536, 2_048)
-"""Frames worth a graph, 1.3 to 82 s: a quarter apart or less, but for the shortest."""
-_SPARE = 0.05
-"""Share of the device's memory that captured graphs leave free."""
+"""Frames worth a graph, 1.3 to 82 s: a third apart or less, but for the shortest."""
+_STEP = SIZES[0]
 _AMPERE = (8, 0)
 
 
@@ -42,20 +37,18 @@ class PackedDecoder:
     def __init__(self, decoder: Decoder, sizes: Sequence[int] = SIZES) -> None:
         """Captures a graph of each size there is memory for; takes seconds."""
         self._decoder = decoder
-        self._sizes = tuple(sizes)
         codebooks = (decoder.weights.table.shape[0] - 1) // decoder.weights.entries
         self._lines = torch.full(
-            (self._sizes[-1], codebooks), decoder.silence, dtype=torch.int32, device=decoder.device
+            (sizes[-1], codebooks), decoder.silence, dtype=torch.int32, device=decoder.device
         )
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        started = time.perf_counter()
-        self._capture_all()
-        _log.info("codec: graphs of %d sizes, %.1f s", len(self._graphs), time.perf_counter() - started)
+        self._graphs = CodecGraphs(
+            "decoder", lambda size: decoder.forward(self._lines[:size]), sizes, decoder.device
+        )
 
     @torch.inference_mode()
     def decode(self, items: Sequence[Codes]) -> list[Samples]:
         """Float32 samples of each item of codes [codebooks, frames], 960 a frame."""
-        coming = [self._launch(group) for group in groups(items, self._sizes[-1])]
+        coming = [self._launch(group) for group in groups(items, self._graphs.sizes[-1])]
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record()
         done.synchronize()
@@ -70,9 +63,8 @@ class PackedDecoder:
         first frame, frames."""
         lengths = [codes.shape[1] for codes in items]
         needed = sum(lengths) + GAP_FRAMES * (len(items) - 1)
-        # Kernels are compiled for multiples of this; another number would compile them anew while serving.
-        rounded = -(-needed // self._sizes[0]) * self._sizes[0]
-        size = next(iter(self._sizes[bisect_left(self._sizes, needed) :]), rounded)
+        # Kernels are compiled for multiples of a step; another number would compile them anew while serving.
+        size = self._graphs.fit(needed) or -(-needed // _STEP) * _STEP
         packed, starts = self._decoder.lines(items, size)
         samples = self._run(packed)
         host = torch.empty_like(samples, device="cpu", pin_memory=True)
@@ -82,37 +74,10 @@ class PackedDecoder:
     def _run(self, packed: NDArray[Any]) -> Tensor:
         size = packed.shape[0]
         lines = torch.from_numpy(packed).pin_memory()
-        if size not in self._graphs:
+        if size > self._lines.shape[0]:
             return self._decoder.forward(lines.to(self._decoder.device, non_blocking=True))
         self._lines[:size].copy_(lines, non_blocking=True)
-        graph, samples = self._graphs[size]
-        graph.replay()
-        return samples
-
-    @torch.inference_mode()
-    def _capture_all(self) -> None:
-        """The largest first: the others fit into its memory."""
-        pool = torch.cuda.graph_pool_handle()
-        skipped = [size for size in reversed(self._sizes) if not self._capture(size, pool)]
-        if skipped:
-            _log.warning("no memory for codec graphs of %s frames: these are decoded slower", skipped)
-
-    def _capture(self, size: int, pool: Any) -> bool:
-        lines = self._lines[:size]
-        try:
-            self._decoder.forward(lines)  # compiles, and shows how much memory it takes
-            torch.cuda.synchronize(self._decoder.device)
-            free, total = torch.cuda.mem_get_info(self._decoder.device)
-            if free < _SPARE * total:
-                return False
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                samples = self._decoder.forward(lines)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            return False
-        self._graphs[size] = graph, samples
-        return True
+        return self._graphs.run(size)
 
 
 def groups(items: Sequence[Codes], largest: int) -> Iterator[Sequence[Codes]]:
