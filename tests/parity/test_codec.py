@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from polychoir.errors import ModelLoadError
-from polychoir.models.omnivoice.codec import Codec, resample
+from polychoir.models.omnivoice.codec import Codec
+from polychoir.models.omnivoice.resample import resample
 from tests.parity.driving import CLIP_TEXT, Case, clip_samples, make_codec, open_model
 from tests.parity.oracle import clone_prompt
 from tests.support.torchaudio_shim import windowed_sinc

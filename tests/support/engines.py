@@ -66,6 +66,7 @@ class CountingRunner:
     pending: deque[StepPlan] = field(default_factory=deque)
     ready: list[StepResult] = field(default_factory=list)
     closed: bool = False
+    step_tokens: int | None = None
     unprepared: set[int] = field(default_factory=set)
     """Rows that cannot run until `prepared` is told of them."""
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from polychoir.engine.admission import admit
 from polychoir.engine.core import EngineCore, EngineStats
-from polychoir.engine.plan import Limits
+from polychoir.engine.plan import Limits, fitted
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Ended
 from polychoir.engine.sequence import Sequence as Row
@@ -136,7 +136,9 @@ class EngineLoop:
             logger.error("model %s did not load: %s", self._model.info.name, error)
             self._settle("failed", error)
             return
-        core = self._core = EngineCore(Scheduler(self._limits), runner, self._clock, self._deliver)
+        core = self._core = EngineCore(
+            Scheduler(fitted(self._limits, runner.step_tokens)), runner, self._clock, self._deliver
+        )
         self._settle("ready")
         try:
             self._loop(core)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polychoir.engine.sequence import Sequence
 from polychoir.errors import SettingError
@@ -68,6 +68,11 @@ def limits_for(
         queue_limit=queue_limit,
         max_resident_tokens=info.max_resident_tokens,
     )
+
+
+def fitted(limits: Limits, step_tokens: int | None) -> Limits:
+    """The limits with the step size that the loaded runner asks for, if it asks for one."""
+    return limits if step_tokens is None else replace(limits, max_num_batched_tokens=step_tokens)
 
 
 @dataclass(slots=True)

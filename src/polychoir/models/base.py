@@ -39,7 +39,12 @@ class Frontend(Protocol):
 
 
 class Runner(Protocol):
-    """Executes plans. All methods are called from the engine's thread; none of them waits."""
+    """Executes plans. All methods are called from the engine's thread; none of them waits.
+
+    step_tokens: the largest step that pays on this device, known once it is loaded; None leaves it at the limit.
+    """
+
+    step_tokens: int | None
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:
         """Told once of every row on arrival. True: it can run at once. False: something has to be made for it

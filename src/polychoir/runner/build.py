@@ -10,6 +10,7 @@ from polychoir.models.omnivoice.codec import Codec
 from polychoir.models.omnivoice.config import OmniVoiceConfig
 from polychoir.models.omnivoice.network import Weights
 from polychoir.runner.booth import Booth
+from polychoir.runner.device_class import device_class
 from polychoir.runner.model_runner import ModelRunner, OmniVoiceRunner
 from polychoir.runner.modes import make_step, resolve_mode
 from polychoir.runner.prompt_cache import PromptCache
@@ -21,7 +22,8 @@ from polychoir.runner.threaded import Outbox
 class RunnerPlan:
     """How much the device side must be able to hold, and how it runs.
 
-    mode: a RunnerMode or auto. max_rows, step_tokens: of one step. resident_rows, resident_tokens: of what
+    mode: a RunnerMode or auto. max_rows, step_tokens: of one step, its tokens None for
+    what suits the device. resident_rows, resident_tokens: of what
     holds a slot. memory_utilization: share of the device's memory that captured graphs may fill.
     """
 
@@ -29,7 +31,7 @@ class RunnerPlan:
     max_rows: int = 256
     resident_rows: int = 1_024
     resident_tokens: int = 1 << 20
-    step_tokens: int = 8_192
+    step_tokens: int | None = None
     prompt_cache_bytes: int = 256 << 20
     memory_utilization: float = 0.9
 
@@ -48,6 +50,7 @@ def build_runner(
         longest=config.context,
         device=device,
     )
+    step_tokens = plan.step_tokens or device_class(device).step_tokens
     outbox = Outbox(wake)
     codec = Codec(codec_folder, device)
     booth = Booth(codec, prompts=PromptCache(plan.prompt_cache_bytes), emit=outbox.put, device=device)
@@ -57,8 +60,8 @@ def build_runner(
         weights,
         slots,
         max_rows=plan.max_rows,
-        largest=plan.step_tokens,
+        largest=step_tokens,
         utilization=plan.memory_utilization,
     )
     stage = ModelRunner(step, slots, booth, device=device, mask_id=config.mask_id)
-    return OmniVoiceRunner(stage, outbox, mode)
+    return OmniVoiceRunner(stage, outbox, mode=mode, step_tokens=step_tokens)

@@ -155,9 +155,10 @@ class ModelRunner:
 class OmniVoiceRunner(ThreadedRunner):
     """Implements `polychoir.models.base.Runner`: the stage's one thread beside the booth's."""
 
-    def __init__(self, stage: ModelRunner, outbox: Outbox, mode: str) -> None:
+    def __init__(self, stage: ModelRunner, outbox: Outbox, *, mode: str, step_tokens: int) -> None:
         super().__init__(stage, threads=1, outbox=outbox)
         self.mode = mode
+        self.step_tokens = step_tokens
         self._prepare: Callable[[int, Chunk], bool] = stage.prepare
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:

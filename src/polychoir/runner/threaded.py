@@ -58,6 +58,7 @@ class ThreadedRunner:
     """Implements `polychoir.models.base.Runner` over a Stage. At most `threads` plans execute at once."""
 
     def __init__(self, stage: Stage, threads: int, outbox: Outbox) -> None:
+        self.step_tokens: int | None = None
         self._stage = stage
         self._outbox = outbox
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="polychoir-step")

@@ -65,15 +65,17 @@ class OmniVoiceModel:
             _log.warning("%s: %d unknown tensors left out: %s", checkpoint.folder, len(checkpoint.unused),
                          ", ".join(checkpoint.unused[:5]))  # fmt: skip
         weights = load_weights(checkpoint.config, checkpoint.tensors, device, dtype)
-        plan = _runner_plan(self._options, self.info)
+        plan = _runner_plan(self._options)
         runner = build_runner(checkpoint.config, weights, checkpoint.codec_folder, plan, wake)
         number_format = str(dtype).removeprefix("torch.")
         _log.info("%s: %s, %s, %s steps", self.info.name, device, number_format, runner.mode)
         return runner
 
     def _place(self) -> tuple[torch.device, torch.dtype]:
-        """Resolve `auto`: a CUDA device in bfloat16 if there is one, else the CPU in float32."""
+        """Resolve `auto`: a CUDA device if there is one, else the CPU; in the number format that suits it."""
         import torch
+
+        from polychoir.runner.device_class import device_class
 
         name = self._options.device
         if name == "auto":
@@ -89,9 +91,7 @@ class OmniVoiceModel:
                 f"device {name!r} was asked for, but torch sees no CUDA device", param="device"
             )
         asked = self._options.dtype
-        if asked == "auto":
-            asked = "bfloat16" if device.type == "cuda" else "float32"
-        dtype: torch.dtype = getattr(torch, asked)
+        dtype: torch.dtype = getattr(torch, device_class(device).dtype if asked == "auto" else asked)
         return device, dtype
 
 
@@ -111,7 +111,7 @@ def _card(checkpoint: Checkpoint, options: ModelOptions) -> ModelInfo:
     )
 
 
-def _runner_plan(options: ModelOptions, info: ModelInfo) -> RunnerPlan:
+def _runner_plan(options: ModelOptions) -> RunnerPlan:
     """As much room as the engine may fill: its limits are resolved from the same settings."""
     from polychoir.runner.build import RunnerPlan
 
@@ -121,7 +121,7 @@ def _runner_plan(options: ModelOptions, info: ModelInfo) -> RunnerPlan:
         max_rows=rows,
         resident_rows=int(extra.get("max_resident_seqs") or _RESIDENT_PER_ROW * rows),
         resident_tokens=_RESIDENT_TOKENS,
-        step_tokens=int(extra.get("max_num_batched_tokens") or info.max_num_batched_tokens),
+        step_tokens=extra.get("max_num_batched_tokens"),
         prompt_cache_bytes=int(extra.get("prompt_cache_mb", _PROMPT_CACHE_MB)) << 20,
         memory_utilization=float(extra.get("gpu_memory_utilization", _MEMORY_UTILIZATION)),
     )
