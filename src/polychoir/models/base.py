@@ -41,7 +41,7 @@ class Frontend(Protocol):
 class Runner(Protocol):
     """Executes plans. All methods are called from the engine's thread; none of them waits.
 
-    step_tokens: the largest step that pays on this device, known once it is loaded; None leaves it at the limit.
+    step_tokens: the largest step that pays on this device, known once it is loaded; None: the limit stays.
     """
 
     step_tokens: int | None

@@ -28,7 +28,7 @@ class DeviceClass:
 
 
 def device_class(device: torch.device) -> DeviceClass:
-    """Defaults for a device. A CPU computes in float32, and its steps have no knee worth a bound of their own."""
+    """Defaults for a device. A CPU computes in float32, and its steps have no knee worth a bound."""
     if device.type != "cuda":
         return DeviceClass("float32", _MEASURED_TOKENS)
     properties = torch.cuda.get_device_properties(device)
