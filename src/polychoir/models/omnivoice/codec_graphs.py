@@ -1,0 +1,68 @@
+"""CUDA graphs of the codec, one for each size in frames, captured when it is loaded and never later."""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_log = logging.getLogger(__name__)
+
+_SPARE = 0.05
+"""Share of the device's memory that captured graphs leave free."""
+
+
+class CodecGraphs:
+    """Graphs of `forward(size)`, which reads static tensors. One at a time, always on the same stream."""
+
+    def __init__(
+        self, what: str, forward: Callable[[int], Tensor], sizes: Sequence[int], device: torch.device
+    ) -> None:
+        """Captures every size there is memory for, the largest first: the others fit into its memory.
+
+        what: their name in the log. Takes seconds.
+        """
+        self.sizes = tuple(sizes)
+        self._forward = forward
+        self._device = device
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        started = time.perf_counter()
+        pool = torch.cuda.graph_pool_handle()
+        skipped = [size for size in reversed(self.sizes) if not self._capture(size, pool)]
+        if skipped:
+            _log.warning("%s: no memory for graphs of %s frames: these run slower", what, skipped)
+        _log.info("%s: graphs of %d sizes, %.1f s", what, len(self._graphs), time.perf_counter() - started)
+
+    def fit(self, frames: int) -> int | None:
+        """The smallest size that holds so many frames."""
+        return next(iter(self.sizes[bisect_left(self.sizes, frames) :]), None)
+
+    def run(self, size: int) -> Tensor:
+        """What `forward(size)` gives; by its graph it is overwritten by the next run of any size."""
+        if size not in self._graphs:
+            return self._forward(size)
+        graph, out = self._graphs[size]
+        graph.replay()
+        return out
+
+    @torch.inference_mode()
+    def _capture(self, size: int, pool: Any) -> bool:
+        try:
+            self._forward(size)  # compiles, and shows how much memory it takes
+            torch.cuda.synchronize(self._device)
+            free, total = torch.cuda.mem_get_info(self._device)
+            if free < _SPARE * total:
+                return False
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                out = self._forward(size)
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return False
+        self._graphs[size] = graph, out
+        return True
