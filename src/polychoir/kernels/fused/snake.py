@@ -138,7 +138,7 @@ def _snake(x, a, per_a):
     return x + sine * sine * per_a
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["taps", "dilation", "reach"])
 def _conv(
     x_ptr,
     weight_ptr,
