@@ -62,13 +62,14 @@ LAYERS = {
         "types errors config engine cluster models.base models.registry lanes pipeline voices text audio",
         TENSORS | WEB,
     ),
+    "bench": _layer("types errors engine models.base models.registry bench", TENSORS | WEB),
     "server": _layer(
         "types errors config engine.engine engine.core pipeline assembly text audio voices "
         "models.registry models.base server",
         TENSORS,
     ),
     "cli": _layer(
-        "types errors config pipeline assembly audio voices models.registry models.base server cli",
+        "types errors config pipeline assembly audio voices models.registry models.base server bench cli",
         TENSORS | {"fastapi", "starlette", "uvicorn"},
     ),
     "__main__": _layer("cli"),

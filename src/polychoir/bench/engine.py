@@ -36,13 +36,29 @@ class Bench:
     limits: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run(bench: Bench, workload: Workload, arrivals: Arrivals, *, count: int, seed: int = 1) -> dict[str, Any]:
-    """Load the model, warm it with a few items, run the load; the figures of `summarise`, and `engine`."""
+def run(
+    bench: Bench,
+    workload: Workload,
+    arrivals: Arrivals,
+    *,
+    count: int,
+    seed: int = 1,
+    load: float | None = None,
+) -> dict[str, Any]:
+    """Load the model, warm it with a few items, run the load; the figures of `summarise`, and `engine`.
+
+    load: items come at random at this share of the capacity, which is measured first with all at once.
+    """
 
     async def all_of_it() -> dict[str, Any]:
         async with running(bench) as engine:
             await warm_up(engine, workload, seed)
-            return await measure(engine, workload.items(count, seed), arrivals, seed)
+            items = workload.items(count, seed)
+            if load is None:
+                return await measure(engine, items, arrivals, seed)
+            capacity = (await measure(engine, items, Arrivals(), seed))["completed_per_s"]
+            found = await measure(engine, items, Arrivals(load * capacity, poisson=True), seed)
+            return {**found, "capacity_per_s": capacity}
 
     return asyncio.run(all_of_it())
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from polychoir import __version__
+from polychoir.cli.bench import app as bench
 from polychoir.cli.catalogue import download, models, voices
 from polychoir.cli.say import say
 from polychoir.cli.serve import serve
@@ -31,6 +32,7 @@ app.command()(say)
 app.command()(models)
 app.command()(voices)
 app.command()(download)
+app.add_typer(bench, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -201,7 +201,8 @@ def outcome(end: Ended | PolychoirError, sample_rate: int) -> ChunkAudio | Polyc
         index=index,
         samples=output.samples,
         sample_rate=sample_rate,
-        steps=end.sequence.done_steps,
+        # A row of known length had all its steps, even if its audio overtook the news of the last one.
+        steps=end.sequence.chunk.work.steps or end.sequence.done_steps,
         queue_s=end.queue_s,
         run_s=end.run_s,
         decode_s=output.decode_s,
