@@ -41,7 +41,7 @@ def build_runner(
 ) -> OmniVoiceRunner:
     """A warm runner of these weights. Raises ModelLoadError."""
     device = weights.norm.device
-    mode = resolve_mode(plan.mode, device)
+    mode = resolve_mode(plan.mode, device, weights.norm.dtype)
     slots = SlotTable(
         codebooks=config.codebooks,
         mask_id=config.mask_id,

@@ -28,29 +28,30 @@ _AMPERE = (8, 0)
 """Triton's matrix products and torch's flash attention both start here; Turing runs eager with SDPA."""
 
 
-def resolve_mode(asked: str, device: torch.device) -> RunnerMode:
-    """The mode to run in. Raises ModelLoadError for one that this device cannot run."""
+def resolve_mode(asked: str, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> RunnerMode:
+    """The mode to run in. Raises ModelLoadError for one that this device cannot run in this number format."""
     if asked not in ("auto", *get_args(RunnerMode)):
         raise ModelLoadError(f"runner_mode {asked!r} is not known", param="runner_mode")
-    possible = _possible(device)
+    possible = _possible(device, dtype)
     if asked == "auto":
         return possible[-1]
     for mode in possible:
         if mode == asked:
             return mode
     raise ModelLoadError(
-        f"runner_mode {asked!r} is not possible on {device}; possible: {', '.join(possible)}",
+        f"runner_mode {asked!r} is not possible on {device} in {dtype}; possible: {', '.join(possible)}",
         param="runner_mode",
     )
 
 
-def _possible(device: torch.device) -> tuple[RunnerMode, ...]:
-    """Slowest first."""
+def _possible(device: torch.device, dtype: torch.dtype) -> tuple[RunnerMode, ...]:
+    """Slowest first. Flash attention, which a captured backbone needs, has half precision only."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _AMPERE:
         return ("eager",)
-    if find_spec("triton") is None:
-        return ("eager", "graph")
-    return ("eager", "graph", "triton", "hybrid")
+    half: tuple[RunnerMode, ...] = ("graph",) if dtype in (torch.float16, torch.bfloat16) else ()
+    if find_spec("triton") is None or dtype == torch.float64:
+        return ("eager", *half)
+    return ("eager", *half, "triton", "hybrid")
 
 
 def make_step(

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runner needs the extra [omnivoice]")
 
 from polychoir.errors import ModelLoadError  # noqa: E402
+from polychoir.runner import modes  # noqa: E402
 from polychoir.runner.graphs import GraphPool, bucket_sizes, fit  # noqa: E402
 from polychoir.runner.modes import resolve_mode  # noqa: E402
 
@@ -47,8 +48,26 @@ def test_a_cpu_runs_eagerly_and_says_so() -> None:
     assert resolve_mode("auto", CPU) == "eager"
     assert resolve_mode("eager", CPU) == "eager"
     for mode in ("graph", "triton", "hybrid"):
-        with pytest.raises(ModelLoadError, match="not possible on cpu; possible: eager") as refusal:
+        with pytest.raises(ModelLoadError, match=r"not possible on cpu in .*; possible: eager") as refusal:
             resolve_mode(mode, CPU)
         assert refusal.value.param == "runner_mode"
     with pytest.raises(ModelLoadError, match="not known"):
         resolve_mode("quick", CPU)
+
+
+def test_what_a_gpu_can_run_depends_on_its_generation_and_the_number_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda, capability = torch.device("cuda"), (9, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(modes, "find_spec", lambda name: object())
+    assert resolve_mode("auto", cuda, torch.bfloat16) == "hybrid"
+    assert resolve_mode("auto", cuda, torch.float32) == "hybrid"
+    assert resolve_mode("auto", cuda, torch.float64) == "eager"
+    with pytest.raises(ModelLoadError, match="possible: eager, triton, hybrid"):
+        resolve_mode("graph", cuda, torch.float32)
+    monkeypatch.setattr(modes, "find_spec", lambda name: None)
+    assert resolve_mode("auto", cuda, torch.float16) == "graph"
+    assert resolve_mode("auto", cuda, torch.float32) == "eager"
+    capability = (7, 5)
+    assert resolve_mode("auto", cuda, torch.float16) == "eager"
