@@ -205,7 +205,10 @@ class WorkerEngine:
             self._place(asked)
 
     def worker_lost(self, worker: Supervisor) -> None:
-        self._past, worker.stats = total([self._past, past(worker.stats)]), EngineStats()
+        # It may have answered more than it had time to report.
+        finished = max(worker.stats.sequences_finished, worker.delivered)
+        last = replace(past(worker.stats), sequences_finished=finished)
+        self._past, worker.stats, worker.delivered = total([self._past, last]), EngineStats(), 0
         self._sent[worker] = (0, 0)
         for request, asked in list(self._asked.items()):
             if asked.worker is not worker:
@@ -263,6 +266,7 @@ class WorkerEngine:
 
     def _ended(self, worker: Supervisor, record: m.Ended, tail: memoryview) -> None:
         worker.useful()
+        worker.delivered += 1
         asked = self._asked.get(record.request)
         if asked is None:
             return  # its consumer left while the chunk was on its way

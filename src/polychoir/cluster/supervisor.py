@@ -74,7 +74,8 @@ class Owner(Protocol):
 
 
 class Supervisor:
-    """One worker and its successors. `stats` is the latest report of the one that runs."""
+    """One worker and its successors. `stats` is the latest report of the one that runs,
+    `delivered` the sequences that it has answered."""
 
     def __init__(self, name: str, spec: WorkerSpec, owner: Owner, patience: Patience) -> None:
         self.name = name
@@ -82,6 +83,7 @@ class Supervisor:
         self.status: Status = "loading"
         self.failure: PolychoirError | None = None
         self.stats = EngineStats()
+        self.delivered = 0
         self.process: WorkerProcess | None = None
         self._owner = owner
         self._patience = patience
