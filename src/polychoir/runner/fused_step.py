@@ -29,7 +29,7 @@ from polychoir.kernels.tables import (
     StepTables,
 )
 from polychoir.models.omnivoice.network import Network
-from polychoir.runner.graphs import GraphPool, bucket_sizes, fit
+from polychoir.runner.graphs import GraphPool, bucket_sizes, fit, whole
 from polychoir.runner.packing import Packing, pack, split
 from polychoir.runner.slots import Slot, SlotTable
 from polychoir.runner.step import Ran
@@ -53,7 +53,7 @@ class FusedStep:
         self._max_rows = max_rows
         self._sizes = bucket_sizes(largest)
         self._graphs: GraphPool | None = None
-        self._buffers = StepBuffers(max_rows, 2 * network.config.context, network)
+        self._buffers = StepBuffers(max_rows, whole(2 * network.config.context), network)
         self._kept: tuple[tuple[int, ...], Packing] | None = None
 
     def capture(self, utilization: float) -> None:
@@ -78,7 +78,7 @@ class FusedStep:
         tokens = self.fill(slots, steps)
         if self._graphs is not None:
             return self._graphs.launch(tokens)
-        size = fit(tokens, self._sizes) or tokens
+        size = fit(tokens, self._sizes) or whole(tokens)
         self._step(size)
         return Ran(size - tokens)
 

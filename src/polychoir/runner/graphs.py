@@ -39,6 +39,12 @@ def fit(tokens: int, sizes: Sequence[int]) -> int | None:
     return sizes[place] if place < len(sizes) else None
 
 
+def whole(tokens: int) -> int:
+    """A size for a step that is larger than any bucket. Kernels are compiled for sizes that 16 divides:
+    another would be compiled anew while somebody waits."""
+    return -(-tokens // _COARSEST) * _COARSEST
+
+
 class GraphPool:
     """Graphs of `step(size)`, which works on static buffers. All share one memory pool."""
 
@@ -72,8 +78,9 @@ class GraphPool:
         """Run the step for `tokens` packed tokens, by its graph if there is one."""
         size = fit(tokens, self._sizes)
         if size is None:
-            self._step(tokens)
-            return Ran(0, "skipped")
+            size = whole(tokens)
+            self._step(size)
+            return Ran(size - tokens, "skipped")
         graph = self._graphs.get(size)
         if graph is None:
             self._step(size)
