@@ -6,28 +6,17 @@ its own.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from triton.runtime import interpreter
 
 from polychoir.kernels import plain_codec
 from polychoir.kernels.fused import snake
 from polychoir.kernels.taps import Taps
+from tests.support.interpreting import mend_interpreter
 
 torch.set_num_threads(1)
-_patch = interpreter._patch_lang_tensor
+mend_interpreter()
 POISON = 7.0
-
-
-def _patch_with_loops(tensor: Any, scope: Any) -> None:
-    """Triton 3.6 makes a loop's bound an int in a way that numpy 2.4 refuses: its scalars have one axis."""
-    _patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-
-interpreter._patch_lang_tensor = _patch_with_loops
 
 
 class Draw:

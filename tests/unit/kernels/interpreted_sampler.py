@@ -7,13 +7,11 @@ its own.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triton.runtime import interpreter
 
 from polychoir.kernels import plain_step
 from polychoir.kernels.fused.expand import expand
@@ -22,22 +20,14 @@ from polychoir.kernels.fused.reveal import reveal
 from polychoir.kernels.fused.score import score
 from polychoir.kernels.noise import NoiseKeys, uniform
 from polychoir.kernels.tables import Row
+from tests.support.interpreting import mend_interpreter
 from tests.support.step_tables import Situation, TestRow, situation
 
 torch.set_num_threads(1)
 # Integers of the noise wrap on purpose, and logits that are not numbers are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-_patch = interpreter._patch_lang_tensor
-
-
-def _patch_with_loops(tensor: Any, scope: Any) -> None:
-    """Triton 3.6 makes a loop's bound an int in a way that numpy 2.4 refuses: its scalars have one axis."""
-    _patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-
-interpreter._patch_lang_tensor = _patch_with_loops
+mend_interpreter()
 
 
 def fused(s: Situation, vocabulary: int, tile: int = 64) -> None:

@@ -5,39 +5,24 @@ Whether Triton interprets is settled when it is imported, so each of the two has
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from support.apart import run_apart
 
 pytest.importorskip("torch", reason="the kernels need the extra [omnivoice]")
 
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("file, interpret", [("interpreted_backbone.py", "1"), ("compiled_backbone.py", "0")])
-def test_fused_backbone(file: str, interpret: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "file, interpret", [("interpreted_backbone.py", True), ("compiled_backbone.py", False)]
+)
+def test_fused_backbone(file: str, interpret: bool, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="the fused kernels need Triton")
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": interpret,
-        "TRITON_CACHE_DIR": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=HERE.parents[2],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
+    run_apart(HERE / file, tmp_path, interpret=interpret)
 
 
 def test_every_query_is_in_one_tile() -> None:

@@ -5,12 +5,11 @@ Whether Triton interprets is settled when it is imported, so each of the two has
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.apart import run_apart
 
 pytest.importorskip("torch", reason="the kernels need the extra [omnivoice]")
 pytest.importorskip("triton", reason="the fused kernels need Triton")
@@ -18,22 +17,8 @@ pytest.importorskip("triton", reason="the fused kernels need Triton")
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("file, interpret", [("interpreted_sampler.py", "1"), ("compiled_sampler.py", "0")])
-def test_fused_sampler(file: str, interpret: str, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": interpret,
-        "TRITON_CACHE_DIR": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=HERE.parents[2],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
+@pytest.mark.parametrize(
+    "file, interpret", [("interpreted_sampler.py", True), ("compiled_sampler.py", False)]
+)
+def test_fused_sampler(file: str, interpret: bool, tmp_path: Path) -> None:
+    run_apart(HERE / file, tmp_path, interpret=interpret)
