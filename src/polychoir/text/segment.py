@@ -74,7 +74,7 @@ def _trim(piece: str) -> str:
     """Without the blanks around it, but for one that carries a combining mark: they are one character."""
     bare = piece.strip()
     if bare and len(bare) < len(piece) and unicodedata.category(bare[0]).startswith("M"):
-        return piece[piece.index(bare[0]) - 1 :].rstrip()
+        return piece[max(piece.index(bare[0]) - 1, 0) :].rstrip()
     return bare
 
 

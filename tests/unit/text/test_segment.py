@@ -183,3 +183,10 @@ def test_time_is_linear(unit: str) -> None:
         return best
 
     assert seconds(80_000) < 9 * max(seconds(20_000), 0.003)
+
+
+def test_a_mark_that_stands_on_nothing_is_not_lost() -> None:
+    """There is no blank in front of it that it could belong to."""
+    assert segment("\u0300\r", 1, len) == ["\u0300"]
+    assert segment("\u0300 b", 1, len) == ["\u0300", "b"]
+    assert segment("\r\u0300", 5, len) == ["\r\u0300"]
