@@ -84,7 +84,7 @@ async def measure(
 ) -> dict[str, Any]:
     """Run these items on a warm engine. Texts are prepared before the clock starts."""
     prepared = [prepare(engine.model, item) for item in items]
-    gate = _Gate(arrivals.concurrency)
+    gate = _Gate(arrivals)
     before, started = engine.stats(), time.perf_counter()
     outcomes = await asyncio.gather(
         *(
@@ -156,9 +156,9 @@ async def _speak(engine: LocalEngine, prepared: Prepared, started: float) -> tup
 class _Gate(asyncio.Semaphore):
     """Lets so many through at once; None: anybody at any time."""
 
-    def __init__(self, concurrency: int | None) -> None:
-        super().__init__(concurrency or 1_000_000)
-        self.closed = concurrency is not None
+    def __init__(self, arrivals: Arrivals) -> None:
+        super().__init__(arrivals.concurrency or 1_000_000)
+        self.closed = arrivals.is_closed_loop
 
 
 @asynccontextmanager

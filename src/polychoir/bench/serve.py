@@ -11,7 +11,7 @@ import time
 import wave
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,8 @@ async def run_serve(
     headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
     gate = asyncio.Semaphore(min(target.max_in_flight, arrivals.concurrency or target.max_in_flight))
     messages: dict[str, str] = {}
+    if target.plain:  # a clone without its clip is speech, and is counted as that
+        items = [replace(item, kind="speech") if item.kind == "clone" else item for item in items]
     bodies = [body_of(item, target) for item in items]
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
@@ -85,7 +87,7 @@ class _Client:
         self._session = session
         self._url = url
         self._gate = gate
-        self._closed_loop = arrivals.concurrency is not None and arrivals.rate is None
+        self._closed_loop = arrivals.is_closed_loop
         self._messages = messages
 
     async def send(self, item: Item, body: dict[str, Any], due: float) -> Outcome:
@@ -105,9 +107,11 @@ class _Client:
                 head = await answer.content.readany()
                 first = self._now()
                 data = head + await answer.content.read()
-                if answer.status == 200:
-                    return first, wav_seconds(data), None
-                kind, message = str(answer.status), data[:300].decode("utf-8", "replace")
+                seconds = wav_seconds(data)
+                if answer.status == 200 and seconds > 0:
+                    return first, seconds, None
+                kind = "no wav" if answer.status == 200 else str(answer.status)
+                message = data[:300].decode("utf-8", "replace")
         except (ClientError, TimeoutError) as error:
             kind, message = type(error).__name__, str(error)
         self._messages.setdefault(kind, message)
@@ -135,11 +139,11 @@ def body_of(item: Item, target: Target) -> dict[str, Any]:
 
 
 def wav_seconds(data: bytes) -> float:
-    """Seconds of 16 bit mono, from the bytes that came: a streamed header carries no size."""
-    if len(data) < _WAV_HEADER or data[:4] != b"RIFF":
+    """Seconds of a wav file by the bytes that came: a streamed header has no size. 0 of anything else."""
+    if len(data) < _WAV_HEADER or data[:4] != b"RIFF" or data[8:16] != b"WAVEfmt ":
         return 0.0
-    (rate,) = struct.unpack_from("<I", data, 24)
-    return (len(data) - _WAV_HEADER) / 2 / rate if rate else 0.0
+    (bytes_per_second,) = struct.unpack_from("<I", data, 28)  # of any rate, width and number of channels
+    return (len(data) - _WAV_HEADER) / bytes_per_second if bytes_per_second else 0.0
 
 
 @cache

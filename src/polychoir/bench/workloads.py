@@ -143,6 +143,12 @@ class Arrivals:
     poisson: bool = False
     concurrency: int | None = None
 
+    @property
+    def is_closed_loop(self) -> bool:
+        """A client sends when one of its own is answered. With a rate items are due at their times, and a
+        bound on what is in flight makes them late."""
+        return self.concurrency is not None and self.rate is None
+
     def times(self, items: Sequence[Item], seed: int = 1) -> Iterator[float]:
         """Seconds from the start at which each item is due."""
         draw, now = Random(seed), 0.0

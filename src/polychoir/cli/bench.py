@@ -6,6 +6,8 @@ import asyncio
 import json
 import platform
 from datetime import date
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +34,7 @@ _Note = Annotated[str, typer.Option("--note", help="Hardware, for the record.")]
 
 @app.command()
 def serve(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(help="http://host:port of any OpenAI-compatible server.")],
     workload: _Workload = "auto5",
     requests: _Count = 100,
@@ -51,24 +54,25 @@ def serve(
     """Send a load to a server; a table, then one line of JSON."""
     from polychoir.bench.serve import Target, run_serve
 
+    _check_files(json_file, plot)
     target = Target(url, model, voice, plain, api_key, max_in_flight)
     items = find_workload(workload).items(requests, seed)
-    arrivals = Arrivals(rate, poisson, concurrency)
+    arrivals = _arrivals(rate, poisson, concurrency)
     outcomes, wall, messages = asyncio.run(run_serve(target, items, arrivals, seed=seed))
     figures = {**summarise(outcomes, wall), "first_messages": messages}
     for kind, message in messages.items():
         typer.echo(f"first {kind}: {message}", err=True)
-    about = {"command": "serve", "workload": workload, "rate": rate, "concurrency": concurrency, "note": note}
     typer.echo(table(figures))
     if plot is not None:
         from polychoir.bench.plot import plot as draw
 
         draw(outcomes, plot, f"{workload} at {url}")
-    _print(figures, json_file, about)
+    _print(figures, json_file, context)
 
 
 @app.command()
 def engine(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="A path, a hub id or an entry-point name.")],
     workload: _Workload = "auto5",
     requests: _Count = 100,
@@ -95,6 +99,10 @@ def engine(
     from polychoir.bench import engine as bench
     from polychoir.types import ModelOptions
 
+    _check_files(json_file)
+    if load is not None and (rate, concurrency) != (None, None):
+        raise SettingError("load sets the rate: leave rate and concurrency out", param="load")
+    arrivals = _arrivals(rate, poisson and load is None, concurrency)
     defaults = {"num_step": steps, "guidance_scale": guidance}
     options = ModelOptions(
         device=device, dtype=dtype, max_num_seqs=max_num_seqs,
@@ -103,19 +111,16 @@ def engine(
     )  # fmt: skip
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens}
     subject, chosen = bench.Bench(model, options, batch, limits), find_workload(workload)
-    about = {"command": "engine", "model": model, "workload": workload, "rate": rate, "load": load,
-             "concurrency": concurrency, "batch": batch, "mode": runner_mode, "note": note}  # fmt: skip
     if sweep is not None:
         found = bench.sweep(subject, chosen, _sizes(sweep), seed=seed)
         for one in found:
             ratio = one["wall_s"] / found[0]["wall_s"]
             typer.echo(f"wall({one['n']}) = {one['wall_s']:.3f} s, {ratio:.2f} of the first")
-        _print({"sweep": found, "completed": sum(one["completed"] for one in found)}, json_file, about)
+        _print({"sweep": found, "completed": sum(one["completed"] for one in found)}, json_file, context)
         return
-    arrivals = Arrivals(rate, poisson, concurrency)
     figures = bench.run(subject, chosen, arrivals, count=requests, seed=seed, load=load)
     typer.echo(table(figures))
-    _print(figures, json_file, about)
+    _print(figures, json_file, context)
 
 
 def _sizes(text: str) -> list[int]:
@@ -128,12 +133,33 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _print(figures: dict[str, Any], json_file: Path | None, about: dict[str, Any]) -> None:
-    """One line of JSON, last; status 1 if nothing succeeded."""
-    where = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
-    line = json.dumps(
-        {"polychoir": __version__, "date": date.today().isoformat(), "machine": where, **about, **figures}
-    )
+def _arrivals(rate: float | None, poisson: bool, concurrency: int | None) -> Arrivals:
+    if poisson and rate is None:
+        raise SettingError("poisson needs a rate", param="poisson")
+    return Arrivals(rate, poisson, concurrency)
+
+
+def _check_files(json_file: Path | None, picture: Path | None = None) -> None:
+    """Before the load, not after it."""
+    for name, file in (("json", json_file), ("plot", picture)):
+        if file is not None and not file.parent.is_dir():
+            raise SettingError(f"--{name}: there is no folder {file.parent}", param=name)
+    if picture is not None and find_spec("matplotlib") is None:
+        raise SettingError("--plot needs matplotlib: pip install 'polychoir[bench]'", param="plot")
+
+
+def _print(figures: dict[str, Any], json_file: Path | None, context: typer.Context) -> None:
+    """One line of JSON, last, with all that a run needs to be repeated; status 1 if nothing succeeded."""
+    told = {name: value for name, value in context.params.items() if name not in {"api_key", "json_file"}}
+    about = {
+        "polychoir": __version__,
+        "date": date.today().isoformat(),
+        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
+        "packages": {name: version(name) for name in ("torch", "triton", "onnxruntime") if find_spec(name)},
+        "command": context.info_name,
+        "parameters": told,
+    }
+    line = json.dumps({**about, **figures}, default=str)
     if json_file is not None:
         json_file.write_text(line + "\n", encoding="utf-8")
     typer.echo(line)
