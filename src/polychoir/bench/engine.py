@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from polychoir.bench.report import Outcome, summarise
-from polychoir.bench.workloads import DESIGN, Arrivals, Item, Workload
+from polychoir.bench.workloads import DESIGN, REFERENCE_S, REFERENCE_TEXT, Arrivals, Item, Workload
 from polychoir.engine.core import EngineStats
 from polychoir.engine.engine import LocalEngine
 from polychoir.engine.plan import limits_for
@@ -21,9 +21,7 @@ from polychoir.models.base import Model
 from polychoir.models.registry import open_model
 from polychoir.types import ModelOptions, Prepared, SamplingParams, SpeechRequest, VoiceChoice, VoicePrompt
 
-REFERENCE_S = 5
 _FRAME_RATE, _CODEBOOKS, _ENTRIES = 25, 8, 1_024
-_REFERENCE_TEXT = "People talk about the weather and the long road that leads back to the quiet harbour."
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def _prompt() -> VoicePrompt:
     """A stored voice of 5 s: codes drawn at random cost what real ones cost."""
     frames = REFERENCE_S * _FRAME_RATE
     codes = np.random.default_rng(0).integers(0, _ENTRIES, (_CODEBOOKS, frames)).astype("<i2")
-    return VoicePrompt(codes.tobytes(), _CODEBOOKS, frames, _REFERENCE_TEXT, rms=0.1)
+    return VoicePrompt(codes.tobytes(), _CODEBOOKS, frames, REFERENCE_TEXT, rms=0.1)
 
 
 async def _one(

@@ -16,14 +16,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from polychoir.bench.report import Outcome
-from polychoir.bench.workloads import DESIGN, Arrivals, Item
+from polychoir.bench.workloads import DESIGN, REFERENCE_S, REFERENCE_TEXT, Arrivals, Item
 from polychoir.errors import SettingError
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-_REFERENCE_S, _RATE = 5, 24_000
-_REFERENCE_TEXT = "People talk about the weather and the long road that leads back to the quiet harbour."
+_RATE = 24_000
 _TIMEOUT_S = 600.0
 _WAV_HEADER = 44
 
@@ -134,7 +133,7 @@ def body_of(item: Item, target: Target) -> dict[str, Any]:
     body |= {} if item.steps is None else {"num_step": item.steps}
     body |= {} if item.guidance is None else {"guidance_scale": item.guidance}
     if item.kind == "clone":
-        body |= {"voice": "auto", "ref_audio": reference_clip(), "ref_text": _REFERENCE_TEXT}
+        body |= {"voice": "auto", "ref_audio": reference_clip(), "ref_text": REFERENCE_TEXT}
     return body
 
 
@@ -150,7 +149,7 @@ def wav_seconds(data: bytes) -> float:
 def reference_clip() -> str:
     """Five seconds of something like a voice, as a data URL."""
     samples = array("h")
-    for n in range(_REFERENCE_S * _RATE):
+    for n in range(REFERENCE_S * _RATE):
         t = n / _RATE
         loud = 0.6 + 0.4 * math.sin(2 * math.pi * 3 * t)
         samples.append(

@@ -16,6 +16,8 @@ Kind = Literal["speech", "design", "clone"]
 CHARACTERS_PER_S = 15
 """English as it is read aloud."""
 DESIGN = "female, young adult, moderate pitch"
+REFERENCE_S = 5
+REFERENCE_TEXT = "People talk about the weather and the long road that leads back to the quiet harbour."
 _WORDS = (
     "The quick brown fox jumps over the lazy dog while the river keeps moving slowly toward the distant sea "
     "and every small boat on the water waits for the morning light before it sails back home to the quiet "

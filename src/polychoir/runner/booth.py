@@ -24,6 +24,7 @@ from polychoir.errors import DeviceLost, InternalError
 from polychoir.models.omnivoice.codec import CODEBOOK_ENTRIES
 from polychoir.models.omnivoice.postprocess import finish
 from polychoir.models.omnivoice.row import OmniVoiceRow
+from polychoir.runner.cuda import is_lost, mark
 from polychoir.runner.prompt_cache import PromptCache
 from polychoir.types import PlannedRow, Samples, SequenceOutput, StepResult, VoicePrompt
 
@@ -237,7 +238,7 @@ class Booth:
 
     def _blame(self, error: Exception) -> Exception:
         """The row's own error, or that of a device which no other row would fare better on."""
-        if self._gpu is None or not self._gpu.is_lost():
+        if self._gpu is None or not is_lost(self._gpu.device):
             return error
         lost = DeviceLost(f"the device is lost: {error}")
         lost.__cause__ = error
@@ -252,7 +253,7 @@ class _Gpu:
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device, priority=_FIRST)  # type: ignore[no-untyped-call]
-        self._device = device
+        self.device = device
 
     def follow(self, events: Iterable[torch.cuda.Event | None]) -> None:
         for event in events:
@@ -260,23 +261,12 @@ class _Gpu:
                 self.stream.wait_event(event)
 
     def to_host(self, *tensors: Tensor) -> list[Tensor]:
-        """Copies in pinned memory, there when this returns. Waiting for them sleeps: a core is worth more
-        elsewhere."""
+        """Copies in pinned memory, there when this returns."""
         copies = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        done.record(self.stream)
-        done.synchronize()
+        mark(self.stream).synchronize()
         return copies
-
-    def is_lost(self) -> bool:
-        """True if no later call can succeed: such an error stays until the process ends."""
-        try:
-            torch.cuda.synchronize(self._device)
-        except RuntimeError:
-            return True
-        return False
 
 
 def _is_whole(codes: Codes) -> bool:

@@ -52,7 +52,7 @@ def build_runner(
     )
     step_tokens = plan.step_tokens or device_class(device).step_tokens
     outbox = Outbox(wake)
-    codec = Codec(codec_folder, device)
+    codec = Codec(codec_folder, device, plan.memory_utilization)
     booth = Booth(codec, prompts=PromptCache(plan.prompt_cache_bytes), emit=outbox.put, device=device)
     step = make_step(
         mode,

@@ -11,10 +11,12 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from polychoir.runner.cuda import capture
 from polychoir.runner.step import Ran
 
 _log = logging.getLogger(__name__)
@@ -67,7 +69,11 @@ class GraphPool:
         """
         started = time.perf_counter()
         for count, size in enumerate(reversed(self._sizes), start=1):
-            self._capture(size, pool)
+            made = capture(partial(self._step, size), pool, self._device, self._utilization)
+            if made is None:
+                self.skipped = (size, *self.skipped)
+            else:
+                self._graphs[size] = made[0]
             if count % 16 == 0 or count == len(self._sizes):
                 took = time.perf_counter() - started
                 _log.info("warming up: %d of %d step sizes, %.1f s", count, len(self._sizes), took)
@@ -90,22 +96,3 @@ class GraphPool:
 
     def close(self) -> None:
         self._graphs.clear()
-
-    def _capture(self, size: int, pool: Any) -> None:
-        try:
-            self._step(size)  # compiles, chooses algorithms, and shows how much memory it takes
-            torch.cuda.synchronize(self._device)
-            if not self._has_room():
-                raise torch.cuda.OutOfMemoryError("too little would be left")
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                self._step(size)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            self.skipped = (size, *self.skipped)
-            return
-        self._graphs[size] = graph
-
-    def _has_room(self) -> bool:
-        free, total = torch.cuda.mem_get_info(self._device)
-        return total - free <= self._utilization * total

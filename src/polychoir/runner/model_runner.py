@@ -17,6 +17,7 @@ import torch
 from polychoir.errors import DeviceLost, InternalError, InvalidRequest
 from polychoir.models.omnivoice.row import CODEBOOKS, OmniVoiceRow
 from polychoir.runner.booth import Booth, Finished
+from polychoir.runner.cuda import is_lost, mark
 from polychoir.runner.slots import Slot, SlotTable
 from polychoir.runner.step import Ran, StepExecutor
 from polychoir.runner.threaded import Outbox, ThreadedRunner
@@ -64,7 +65,7 @@ class ModelRunner:
                 # The engine starts these rows again, or gives one up that was alone: no slot may outlive it.
                 for planned in plan.rows:
                     self._slots.drop(planned.seq_id)
-                if self._gpu is not None and self._gpu.is_lost():
+                if self._gpu is not None and is_lost(self._gpu.device):
                     raise DeviceLost(f"the device is lost: {error}") from error
                 raise
         return StepResult(plan.plan_id, tuple(refused), padded_tokens=ran.padded_tokens, graph=ran.graph)
@@ -170,28 +171,17 @@ class _Gpu:
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._device = device
+        self.device = device
         self._fence: torch.cuda.Event | None = None
 
     def mark(self) -> torch.cuda.Event:
-        """An event behind everything queued so far. Waiting for it sleeps: a core is worth more elsewhere."""
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(self.stream)
-        return event
+        return mark(self.stream)
 
     def stay_one_step_ahead(self) -> None:
         """Wait for the step before this one, so that joins and cancels stay at most one step away."""
         before, self._fence = self._fence, self.mark()
         if before is not None:
             before.synchronize()
-
-    def is_lost(self) -> bool:
-        """True if no later call can succeed: such an error stays until the process ends."""
-        try:
-            torch.cuda.synchronize(self._device)
-        except RuntimeError:
-            return True
-        return False
 
 
 def _row(planned: PlannedRow) -> OmniVoiceRow:

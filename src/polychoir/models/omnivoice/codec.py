@@ -45,8 +45,11 @@ CODEBOOK_ENTRIES = 1_024
 class Codec:
     """Encode and decode on one device. Not for concurrent use."""
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        """Raises ModelLoadError if the folder's weights do not fit its config."""
+    def __init__(self, folder: Path, device: torch.device, utilization: float = 0.9) -> None:
+        """utilization: share of the device's memory that captured graphs may fill.
+
+        Raises ModelLoadError if the folder's weights do not fit its config.
+        """
         try:
             with _no_progress_bar():
                 model = _higgs_class().from_pretrained(folder, dtype=torch.float32)
@@ -55,8 +58,9 @@ class Codec:
         self._model = model.eval().to(device)
         self._device = device
         on_gpu = device.type == "cuda"
-        self._packed = packed_decoder(self._model, device) if on_gpu else None
-        self._padded = GraphedEncoder(self._model, device) if on_gpu and can_pad(self._model) else None
+        self._packed = packed_decoder(self._model, device, utilization) if on_gpu else None
+        can_graph = on_gpu and can_pad(self._model)
+        self._padded = GraphedEncoder(self._model, device, utilization) if can_graph else None
 
     def encode(self, samples: Samples) -> Codes:
         """int16 [codebooks, frames] of float32 mono samples at 24 kHz; a last part frame is left out."""

@@ -6,30 +6,37 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_log = logging.getLogger(__name__)
+from polychoir.runner.cuda import capture
 
-_SPARE = 0.05
-"""Share of the device's memory that captured graphs leave free."""
+_log = logging.getLogger(__name__)
 
 
 class CodecGraphs:
     """Graphs of `forward(size)`, which reads static tensors. One at a time, always on the same stream."""
 
     def __init__(
-        self, what: str, forward: Callable[[int], Tensor], sizes: Sequence[int], device: torch.device
+        self,
+        what: str,
+        forward: Callable[[int], Tensor],
+        sizes: Sequence[int],
+        device: torch.device,
+        utilization: float,
     ) -> None:
         """Captures every size there is memory for, the largest first: the others fit into its memory.
 
-        what: their name in the log. Takes seconds.
+        what: their name in the log. utilization: share of the device's memory that may be in use. Takes
+        seconds.
         """
         self.sizes = tuple(sizes)
         self._forward = forward
         self._device = device
+        self._utilization = utilization
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         started = time.perf_counter()
         pool = torch.cuda.graph_pool_handle()
@@ -52,17 +59,7 @@ class CodecGraphs:
 
     @torch.inference_mode()
     def _capture(self, size: int, pool: Any) -> bool:
-        try:
-            self._forward(size)  # compiles, and shows how much memory it takes
-            torch.cuda.synchronize(self._device)
-            free, total = torch.cuda.mem_get_info(self._device)
-            if free < _SPARE * total:
-                return False
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                out = self._forward(size)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            return False
-        self._graphs[size] = graph, out
-        return True
+        made = capture(partial(self._forward, size), pool, self._device, self._utilization)
+        if made is not None:
+            self._graphs[size] = made
+        return made is not None

@@ -18,6 +18,7 @@ from torch.nn.functional import elu, pad
 from polychoir.models.omnivoice.codec_graphs import CodecGraphs
 from polychoir.models.omnivoice.resample import resample
 from polychoir.models.omnivoice.row import FRAME_SAMPLES
+from polychoir.runner.cuda import mark
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,7 +111,7 @@ class PaddedEncoder:
 class GraphedEncoder:
     """Encodes on one CUDA device. One call at a time, always on the same stream."""
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    def __init__(self, model: Any, device: torch.device, utilization: float) -> None:
         """Captures a graph of each size there is memory for; takes seconds."""
         self._wave = torch.zeros(1, 1, SIZES[-1] * FRAME_SAMPLES, device=device)
         self._frames = torch.full((), SIZES[0], device=device)
@@ -120,6 +121,7 @@ class GraphedEncoder:
             lambda size: encoder.forward(self._wave[..., : size * FRAME_SAMPLES], self._frames),
             SIZES,
             device,
+            utilization,
         )
 
     @torch.inference_mode()
@@ -136,9 +138,7 @@ class GraphedEncoder:
         codes = self._graphs.run(size).to(torch.int16)
         host = torch.empty_like(codes, device="cpu", pin_memory=True)
         host.copy_(codes, non_blocking=True)
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        done.record()
-        done.synchronize()
+        mark(torch.cuda.current_stream()).synchronize()
         return np.ascontiguousarray(host.numpy()[:, :frames])
 
 

@@ -18,6 +18,7 @@ from polychoir.kernels import plain_codec
 from polychoir.models.omnivoice.codec_graphs import CodecGraphs
 from polychoir.models.omnivoice.decoder import GAP_FRAMES, Decoder, Ops, fold
 from polychoir.models.omnivoice.row import FRAME_SAMPLES
+from polychoir.runner.cuda import mark
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +35,7 @@ _AMPERE = (8, 0)
 class PackedDecoder:
     """Decodes on one CUDA device. One call at a time, always on the same stream."""
 
-    def __init__(self, decoder: Decoder, sizes: Sequence[int] = SIZES) -> None:
+    def __init__(self, decoder: Decoder, sizes: Sequence[int] = SIZES, utilization: float = 0.9) -> None:
         """Captures a graph of each size there is memory for; takes seconds."""
         self._decoder = decoder
         codebooks = (decoder.weights.table.shape[0] - 1) // decoder.weights.entries
@@ -42,16 +43,14 @@ class PackedDecoder:
             (sizes[-1], codebooks), decoder.silence, dtype=torch.int32, device=decoder.device
         )
         self._graphs = CodecGraphs(
-            "decoder", lambda size: decoder.forward(self._lines[:size]), sizes, decoder.device
+            "decoder", lambda size: decoder.forward(self._lines[:size]), sizes, decoder.device, utilization
         )
 
     @torch.inference_mode()
     def decode(self, items: Sequence[Codes]) -> list[Samples]:
         """Float32 samples of each item of codes [codebooks, frames], 960 a frame."""
         coming = [self._launch(group) for group in groups(items, self._graphs.sizes[-1])]
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        done.record()
-        done.synchronize()
+        mark(torch.cuda.current_stream()).synchronize()
         return [
             wave.numpy()[start * FRAME_SAMPLES : (start + frames) * FRAME_SAMPLES].copy()
             for wave, places in coming
@@ -91,10 +90,10 @@ def groups(items: Sequence[Codes], largest: int) -> Iterator[Sequence[Codes]]:
     return (items[first:last] for first, last in pairwise([*cuts, len(items)]))
 
 
-def packed_decoder(model: Any, device: torch.device) -> PackedDecoder:
+def packed_decoder(model: Any, device: torch.device, utilization: float) -> PackedDecoder:
     """Of transformers' codec class, on a CUDA device. Half precision with an 11-bit mantissa: bfloat16 has 8,
     which is heard as noise; what overflows is left to the caller, who finds samples that are not finite."""
-    return PackedDecoder(Decoder(fold(model, torch.float16), choose_ops(device)))
+    return PackedDecoder(Decoder(fold(model, torch.float16), choose_ops(device)), utilization=utilization)
 
 
 def choose_ops(device: torch.device) -> Ops:
