@@ -8,10 +8,11 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from polychoir.kernels import plain
 from polychoir.kernels.attention import attend_grouped, choose, make_runs, work_items
-from polychoir.kernels.fused import pointwise
+from polychoir.kernels.fused import pointwise, product
 from polychoir.kernels.fused.attention import LARGE, SMALL, Tiling, attend
 from polychoir.kernels.tables import Header
 from tests.gpu.kernel_case import Compute, KernelCase
@@ -40,7 +41,7 @@ TILINGS = (
 
 def cases() -> list[KernelCase]:
     counts = [sum(LENGTHS[name]) for name in ("1 x 5 s", "8 x 5 s", "30 x 5 s")]
-    making = (embed_norm, add_norm, qk_norm_rope, swiglu, combine)
+    making = (embed_norm, add_norm, qk_norm_rope, swiglu, gated_product, leading_product, combine)
     return [make(n) for make in making for n in counts] + [attention(n, t) for n, t in LENGTHS.items()]
 
 
@@ -119,6 +120,43 @@ def swiglu(tokens: int) -> KernelCase:
     nbytes = tokens * INTERMEDIATE * 2 * 3
     return KernelCase(
         f"swiglu {tokens}", make, lambda x: (pointwise.swiglu(x),), lambda x: (plain.swiglu(x),), nbytes
+    )
+
+
+def gated_product(tokens: int) -> KernelCase:
+    def make(generator: torch.Generator, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        weight = 0.05 * torch.randn(2 * INTERMEDIATE, HIDDEN, generator=generator, device=device)
+        return normal(generator, dtype, tokens, HIDDEN), weight.to(dtype)
+
+    return KernelCase(
+        f"gated_product {tokens}",
+        make,
+        lambda x, w: (product.gated_product(x, w),),
+        lambda x, w: (plain.gated_product(x, w),),
+        2 * (tokens * (HIDDEN + INTERMEDIATE) + 2 * INTERMEDIATE * HIDDEN),
+        flops=4 * tokens * INTERMEDIATE * HIDDEN,
+        others={"product and pass": lambda x, w: (pointwise.swiglu(linear(x, w)),)},
+    )
+
+
+def leading_product(tokens: int) -> KernelCase:
+    """The heads, at as many positions as rows of 5 s have."""
+    positions, width = tokens * PAIR[1] // sum(PAIR), CODEBOOKS * VOCABULARY
+
+    def make(generator: torch.Generator, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        header = torch.zeros(8, dtype=torch.int32, device=device)
+        header[Header.POSITIONS] = positions
+        weight = 0.05 * torch.randn(width, HIDDEN, generator=generator, device=device)
+        return normal(generator, dtype, tokens, HIDDEN), weight.to(dtype), header
+
+    return KernelCase(
+        f"leading_product {tokens}",
+        make,
+        lambda x, w, header: (product.leading_product(x, w, header)[:positions],),
+        lambda x, w, _: (linear(x, w)[:positions],),
+        2 * (positions * (HIDDEN + width) + width * HIDDEN),
+        flops=2 * positions * width * HIDDEN,
+        others={"all positions": lambda x, w, _: (linear(x, w),)},
     )
 
 

@@ -3,7 +3,7 @@
 small      Triton products for steps of few tokens, 28 different weights in turn as a step has them
 shared     the inner axis split over programs; the norm that follows adds the shares up
 residual   cuBLAS adds the product to the hidden states, the norm reads them alone
-gated      gate_up with SwiGLU in the product's last stage
+gated      gate_up with SwiGLU in the product's last stage, at other tiles than those that serve
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from polychoir.kernels.fused import pointwise
+from polychoir.kernels.fused import pointwise, product
 from polychoir.kernels.fused.pointwise import _rms_norm
 from tests.gpu.kernel_case import microseconds, worst_error
 
@@ -49,10 +49,13 @@ SHARED = (
     Tile(64, 64, 128, 4, 4), Tile(64, 64, 128, 4, 4, shares=2), Tile(64, 128, 64, 4, 5, shares=2),
     Tile(64, 128, 64, 4, 5, shares=4), Tile(128, 128, 64, 8, 4, shares=4),
 )  # fmt: skip
-GATED = (Tile(128, 128, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(128, 64, 64, 4, 4), Tile(64, 128, 64, 4, 4))
+GATED = (
+    product.GATED, product.Tile(stages=3), product.Tile(256, 128), product.Tile(128, 128),
+    product.Tile(64, warps=4), product.Tile(64, 128, warps=4),
+)  # fmt: skip
 
 
-def product(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
+def shared_product(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
     """x [M, K] by weight [N, K]: [M, N], or float32 [shares, M, N] to be added up."""
     (rows, inner), width = x.shape, weight.shape[0]
     shape = (rows, width) if tile.shares == 1 else (tile.shares, rows, width)
@@ -61,19 +64,6 @@ def product(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
         TensorDescriptor.from_tensor(x, [tile.rows, tile.inner]),
         TensorDescriptor.from_tensor(weight, [tile.width, tile.inner]),
         out, rows, width, inner, ROWS=tile.rows, WIDTH=tile.width, INNER=tile.inner, SHARES=tile.shares,
-        num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    return out
-
-
-def gated_product(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
-    """swiglu(x [M, K] by weight [2 I, K]): [M, I]."""
-    (rows, inner), width = x.shape, weight.shape[0] // 2
-    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    _gated_product[(triton.cdiv(width, tile.width), triton.cdiv(rows, tile.rows))](
-        TensorDescriptor.from_tensor(x, [tile.rows, tile.inner]),
-        TensorDescriptor.from_tensor(weight, [tile.width, tile.inner]),
-        out, rows, width, inner, ROWS=tile.rows, WIDTH=tile.width, INNER=tile.inner,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
@@ -106,24 +96,6 @@ def _product(
     place = column + tl.arange(0, WIDTH)[None, :]
     inside = (line < rows) & (place < width)
     tl.store(out + (share * rows + line) * width + place, sums.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _gated_product(
-    x, weight, out, rows, width, inner, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
-):
-    column, row = tl.program_id(0) * WIDTH, tl.program_id(1) * ROWS
-    gate = tl.zeros([ROWS, WIDTH], tl.float32)
-    up = tl.zeros([ROWS, WIDTH], tl.float32)
-    for first in range(0, inner, INNER):
-        a = x.load([row, first])
-        gate = tl.dot(a, weight.load([column, first]).T, gate, input_precision="ieee")
-        up = tl.dot(a, weight.load([width + column, first]).T, up, input_precision="ieee")
-    line = row + tl.arange(0, ROWS)[:, None]
-    place = column + tl.arange(0, WIDTH)[None, :]
-    inside = (line < rows) & (place < width)
-    y = gate * tl.sigmoid(gate) * up
-    tl.store(out + line * width + place, y.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -181,13 +153,16 @@ def ways(shape: str, x: Tensor, hidden: Tensor, *, few: bool) -> Iterator[tuple[
     if shape == "qkv":
         yield "linear", lambda w: linear(x, w)
         for tile in SMALL if few else ():
-            yield f"product {tile}", lambda w, tile=tile: product(x, w, tile)
+            yield f"product {tile}", lambda w, tile=tile: shared_product(x, w, tile)
     elif shape == "gate_up":
         yield "linear + swiglu", lambda w: pointwise.swiglu(linear(x, w))
         for tile in GATED:
-            yield f"gated {tile}", lambda w, tile=tile: gated_product(x, w, tile)
+            yield f"gated {tile}", lambda w, tile=tile: product.gated_product(x, w, tile)
         for tile in SMALL if few else ():
-            yield f"product {tile} + swiglu", lambda w, tile=tile: pointwise.swiglu(product(x, w, tile))
+            yield (
+                f"product {tile} + swiglu",
+                lambda w, tile=tile: pointwise.swiglu(shared_product(x, w, tile)),
+            )
     else:
         norm = torch.linspace(0.5, 1.5, hidden.shape[1], device=x.device).to(x.dtype)
         none = hidden.new_empty(0, *hidden.shape)
@@ -197,7 +172,7 @@ def ways(shape: str, x: Tensor, hidden: Tensor, *, few: bool) -> Iterator[tuple[
             yield (
                 f"shared {tile}",
                 lambda w, tile=tile: add_shares_norm_(
-                    hidden, product(x, w, tile).view(tile.shares, *hidden.shape), norm
+                    hidden, shared_product(x, w, tile).view(tile.shares, *hidden.shape), norm
                 ),
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, silu
+from torch.nn.functional import embedding, linear, silu
 
 from polychoir.kernels.tables import Knob, Row
 
@@ -78,9 +78,13 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, [N, 2 I] to [N, I]."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return silu(gate) * up
+    """silu(gate) * up, [N, 2 I] to [N, I]; a column of gate is followed by its column of up."""
+    return silu(gate_up[:, 0::2]) * gate_up[:, 1::2]
+
+
+def gated_product(x: Tensor, weight: Tensor) -> Tensor:
+    """swiglu of x [N, H] by weight [2 I, H], [N, I]."""
+    return swiglu(linear(x, weight))
 
 
 def combine(normed: Tensor, rows: Tensor, cell_row: Tensor, knobs: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from polychoir.kernels.attention import work_items
 from polychoir.kernels.fused import pointwise
 from polychoir.kernels.fused.attention import attend
 from polychoir.kernels.fused.expand import expand
+from polychoir.kernels.fused.product import leading_product
 from polychoir.kernels.fused.reveal import reveal
 from polychoir.kernels.fused.score import score
 from polychoir.kernels.tables import (
@@ -117,7 +118,8 @@ class FusedStep:
                 qkv, tables.items, tables.runs, tables.header, config.heads, config.kv_heads, config.head_dim
             ),
         )
-        return network.logits(pointwise.combine(normed, tables.rows, cell_row, slots.knobs)).flatten(1)
+        guided = pointwise.combine(normed, tables.rows, cell_row, slots.knobs)
+        return leading_product(guided, network.weights.heads, tables.header)
 
     def _per_token(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
         source, position, cell_row = self._buffers.per_token

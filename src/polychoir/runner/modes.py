@@ -71,10 +71,10 @@ def make_step(
     from polychoir.runner.plain_step import PlainStep
 
     if mode in ("triton", "hybrid"):
-        from polychoir.kernels.fused import pointwise
+        from polychoir.kernels.fused import backbone
         from polychoir.runner.fused_step import FusedStep
 
-        fused = FusedStep(Network(config, weights, pointwise), slots, max_rows=max_rows, largest=largest)
+        fused = FusedStep(Network(config, weights, backbone), slots, max_rows=max_rows, largest=largest)
         if mode == "hybrid":
             fused.capture(utilization)
         return fused

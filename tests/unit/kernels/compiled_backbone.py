@@ -15,22 +15,31 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from polychoir.kernels.fused import pointwise
+from polychoir.kernels.fused import pointwise, product
 from polychoir.kernels.fused.attention import LARGE, SINGLE_PRECISION, SMALL, Tiling, _attend
 
 SHARED_MEMORY = {80: 163 * 1_024, 86: 99 * 1_024, 89: 99 * 1_024, 90: 227 * 1_024}
 """Bytes that one program may have (CUDA C++ Programming Guide, table of compute capabilities)."""
-INTEGERS = {"width", "vocabulary", "stride", "heads"}
+INTEGERS = {"width", "vocabulary", "stride", "heads", "height", "inner", "programs"}
 NUMBERS = {"eps", "scale"}
 TABLES = {"arena", "source", "position", "rows", "cell_row", "items", "runs", "header"}
 
 
-def build(kernel: Any, constants: dict[str, int], card: int, dtype: str = "*bf16", **options: int) -> Any:
+def build(
+    kernel: Any,
+    constants: dict[str, int],
+    card: int,
+    dtype: str = "*bf16",
+    kinds: dict[str, str] | None = None,
+    **options: int,
+) -> Any:
     """As a launch with aligned tensors and sizes that 16 divides compiles it."""
 
     def kind(name: str) -> str:
         if name in constants:
             return "constexpr"
+        if kinds and name in kinds:
+            return kinds[name]
         if name in INTEGERS:
             return "i32"
         if name in NUMBERS:
@@ -41,7 +50,10 @@ def build(kernel: Any, constants: dict[str, int], card: int, dtype: str = "*bf16
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, name in enumerate(names)
-        if name not in constants and name not in NUMBERS and name != "vocabulary"
+        if name not in constants
+        and name not in NUMBERS
+        and name != "vocabulary"
+        and name not in (kinds or {})
     }
     values = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, {name: kind(name) for name in names}, values, aligned)
@@ -92,3 +104,20 @@ def test_pointwise(kernel: Any, constants: dict[str, int], warps: int, card: int
     built = build(kernel, constants, card, num_warps=warps)
     assert ".v4" in built.asm["ptx"]  # reads of 16 bytes a thread
     assert stack_bytes(built, tmp_path / "pointwise.cubin") == 0
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_product(gated: bool, tmp_path: Path) -> None:
+    tile = product.GATED if gated else product.PLAIN
+    constants = {
+        "ROWS": tile.rows, "WIDTH": tile.width, "INNER": tile.inner,
+        "GROUP": 8, "GATED": gated, "LEADING": not gated,
+    }  # fmt: skip
+    wide = tile.width // 2 if gated else tile.width
+    blocks = {"x": (tile.rows, tile.inner), "weight": (tile.width, tile.inner), "out": (tile.rows, wide)}
+    kinds = {name: f"tensordesc<bf16[{high},{across}]>" for name, (high, across) in blocks.items()}
+    built = build(product._product, constants, 90, kinds=kinds, num_warps=tile.warps, num_stages=tile.stages)
+    assert built.metadata.shared <= SHARED_MEMORY[90]
+    assert "wgmma" in built.asm["ptx"]
+    assert "cp.async.bulk.tensor" in built.asm["ptx"]
+    assert stack_bytes(built, tmp_path / "product.cubin") == 0

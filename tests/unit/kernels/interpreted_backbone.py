@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import linear
 
 from polychoir.kernels import plain
 from polychoir.kernels.attention import QUERY_TILE, attend_grouped, make_runs, work_items
-from polychoir.kernels.fused import pointwise
+from polychoir.kernels.fused import pointwise, product
 from polychoir.kernels.fused.attention import attend
 from polychoir.kernels.tables import Header
 from tests.support.interpreting import mend_interpreter
@@ -60,6 +61,26 @@ def test_qk_norm_rope(width: int, size: int, heads: int, kv_heads: int, draw: to
 def test_swiglu(width: int, draw: torch.Generator) -> None:
     gate_up = 3 * torch.randn(3, 2 * width, generator=draw)
     torch.testing.assert_close(pointwise.swiglu(gate_up), plain.swiglu(gate_up))
+
+
+@pytest.mark.parametrize("rows", [1, 70, 150])
+def test_gated_product(rows: int, draw: torch.Generator) -> None:
+    x = torch.randn(rows, 96, generator=draw).half()
+    weight = (0.2 * torch.randn(48, 96, generator=draw)).half()
+    for tile in (product.Tile(64, 32), product.Tile(32, 16, 32)):
+        found = product.gated_product(x, weight, tile)
+        torch.testing.assert_close(found, plain.gated_product(x, weight), rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("positions", [0, 1, 64, 100])
+def test_leading_product(positions: int, draw: torch.Generator) -> None:
+    x, weight = (torch.randn(lines, 64, generator=draw).half() for lines in (100, 88))
+    header = torch.zeros(8, dtype=torch.int32)
+    header[Header.POSITIONS] = positions
+    found = product.leading_product(x, weight, header, product.Tile(32, 32, 32))
+    torch.testing.assert_close(found[:positions], linear(x, weight)[:positions], rtol=4e-3, atol=4e-3)
+    left = found[-(-positions // 32) * 32 :]
+    assert bool(left.isnan().all())  # nothing is spent on them
 
 
 def test_embed_norm(draw: torch.Generator) -> None:

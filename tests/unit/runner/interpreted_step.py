@@ -73,11 +73,11 @@ def make_table() -> SlotTable:
 
 
 def test_guided_logits_agree() -> None:
-    from polychoir.kernels.fused import pointwise
+    from polychoir.kernels.fused import backbone
 
     table, weights = make_table(), make_weights()
     slots = seat(table)
-    fused = FusedStep(Network(CONFIG, weights, pointwise), table, max_rows=8, largest=256)
+    fused = FusedStep(Network(CONFIG, weights, backbone), table, max_rows=8, largest=256)
     tokens = fused.fill(slots, [0] * len(slots))
     found = fused.logits(tokens + 3)
     batch = make_batch(pack(slots), torch.device("cpu"))
@@ -95,14 +95,14 @@ def test_guided_logits_agree() -> None:
 
 @pytest.mark.parametrize("largest", [128, 32], ids=["together", "in parts, one too long for a bucket"])
 def test_rows_come_out_the_same(largest: int) -> None:
-    from polychoir.kernels.fused import pointwise
+    from polychoir.kernels.fused import backbone
 
     made = []
     for fused in (False, True):
         table, weights = make_table(), make_weights()
         slots = seat(table)
         step = (
-            FusedStep(Network(CONFIG, weights, pointwise), table, max_rows=8, largest=largest)
+            FusedStep(Network(CONFIG, weights, backbone), table, max_rows=8, largest=largest)
             if fused
             else PlainStep(Network(CONFIG, weights), table)
         )

@@ -12,7 +12,6 @@ FlashAttention (arXiv 2205.14135).
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import triton
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from polychoir.kernels import tables
 from polychoir.kernels.attention import QUERY_TILE
+from polychoir.kernels.fused.card import card
 
 _ITEMS = tl.constexpr(int(tables.Header.ITEMS))
 _ITEM_WIDTH = tl.constexpr(tables.ITEM_WIDTH)
@@ -72,19 +72,12 @@ def attend(
         tiling = SINGLE_PRECISION if qkv.dtype == torch.float32 else tiling
     out = torch.empty(qkv.shape[0], heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     most = (triton.cdiv(qkv.shape[0], tiling.queries) + runs.shape[0]) * kv_heads
-    _attend[(min(most, tiling.waves * _multiprocessors(qkv.device)),)](
+    _attend[(min(most, tiling.waves * card(qkv.device).multiprocessors),)](
         qkv, out, items, runs, header, head_dim**-0.5 * 1.4426950408889634, qkv.stride(0),
         HEADS=heads, KV_HEADS=kv_heads, SIZE=head_dim, QUERIES=tiling.queries, KEYS=tiling.keys,
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return out
-
-
-@lru_cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @triton.jit

@@ -71,7 +71,7 @@ def qk_norm_rope_(
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, [N, 2 I] to [N, I]."""
+    """silu(gate) * up, [N, 2 I] to [N, I]; a column of gate is followed by its column of up."""
     count, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(count, width, dtype=gate_up.dtype, device=gate_up.device)
     _swiglu[(count, triton.cdiv(width, _SWIGLU_TILE))](gate_up, out, width, TILE=_SWIGLU_TILE, num_warps=4)
@@ -161,12 +161,11 @@ def _qk_norm_rope(
 @triton.jit
 def _swiglu(gate_up, out, width, TILE: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = columns < width
-    line = gate_up + token * (2 * width) + columns
-    gate = tl.load(line, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(line + width, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + token * width + columns, gate * tl.sigmoid(gate) * up, mask=inside)
+    first = tl.program_id(1) * TILE
+    columns, pairs = first + tl.arange(0, TILE), 2 * first + tl.arange(0, 2 * TILE)
+    both = tl.load(gate_up + token * (2 * width) + pairs, mask=pairs < 2 * width, other=0.0)
+    gate, up = tl.split(tl.reshape(both.to(tl.float32), [TILE, 2]))
+    tl.store(out + token * width + columns, gate * tl.sigmoid(gate) * up, mask=columns < width)
 
 
 @triton.jit

@@ -8,13 +8,12 @@ of time, so only an offset tells it from any other.
 # Arguments of a kernel have no Python types: Triton settles them when it compiles.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from polychoir.kernels.fused.card import card
 from polychoir.kernels.taps import Taps
 
 TILES = ((128, 128), (64, 128), (64, 64))
@@ -107,20 +106,13 @@ def _tile(lines: int, wide: int, device: torch.device) -> tuple[int, int, int]:
     widest = max(16, triton.next_power_of_2(wide))
     for block_m, channels in TILES:
         block_n = min(channels, widest)
-        if triton.cdiv(lines, block_m) * triton.cdiv(wide, block_n) >= _processors(device):
+        if triton.cdiv(lines, block_m) * triton.cdiv(wide, block_n) >= card(device).multiprocessors:
             break
     return block_m, block_n, warps(block_m, block_n)
 
 
 def warps(block_m: int, block_n: int) -> int:
     return 8 if block_m * block_n >= 16_384 else 4
-
-
-@functools.cache
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @triton.jit

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one layer; query, key and value are one matrix, and so are gate and up."""
+    """Weights of one layer. Query, key and value are one matrix; so are gate and up, line by line in turn."""
 
     norm_in: Tensor
     qkv: Tensor
@@ -51,7 +51,7 @@ class Weights:
 
 
 class Ops(Protocol):
-    """The small operations between the matrix products; `kernels.plain` says what each must compute."""
+    """What stands between the plain matrix products; `kernels.plain` says what each must compute."""
 
     def embed_norm(
         self, arena: Tensor, source: Tensor, text: Tensor, audio: Tensor, weight: Tensor, eps: float
@@ -72,7 +72,7 @@ class Ops(Protocol):
 
     def add_norm_(self, hidden: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor: ...
 
-    def swiglu(self, gate_up: Tensor) -> Tensor: ...
+    def gated_product(self, x: Tensor, weight: Tensor) -> Tensor: ...
 
 
 Attend = Callable[[Tensor], Tensor]
@@ -125,7 +125,7 @@ class Network:
             )
             attended = linear(attend(qkv), layer.out)
             normed = ops.add_norm_(hidden, attended, layer.norm_mid, config.norm_eps)
-            update = linear(ops.swiglu(linear(normed, layer.gate_up)), layer.down)
+            update = linear(ops.gated_product(normed, layer.gate_up), layer.down)
             normed = ops.add_norm_(hidden, update, norm, config.norm_eps)
         return normed
 
@@ -211,7 +211,7 @@ def _places(weights: Weights, config: OmniVoiceConfig) -> Iterator[tuple[str, Te
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     for number, layer in enumerate(weights.layers):
         q, k, v = torch.split(layer.qkv, [queries, keys, keys])
-        gate, up = layer.gate_up.chunk(2)
+        gate, up = layer.gate_up[0::2], layer.gate_up[1::2]
         parts = {
             "input_layernorm": layer.norm_in,
             "self_attn.q_proj": q,
