@@ -24,9 +24,12 @@ from tests.support.driving import Driver, run_together
 class SilentCodec:
     """Only tokens are looked at here."""
 
-    def encode(self, samples: Samples) -> np.ndarray:
-        draw = np.random.default_rng(len(samples))
-        return draw.integers(0, 1_024, (8, samples.size // FRAME_SAMPLES)).astype(np.int16)
+    def encode(self, items: Sequence[Samples]) -> list[np.ndarray]:
+        draws = [np.random.default_rng(len(samples)) for samples in items]
+        return [
+            draw.integers(0, 1_024, (8, samples.size // FRAME_SAMPLES)).astype(np.int16)
+            for draw, samples in zip(draws, items, strict=True)
+        ]
 
     def decode(self, items: Sequence[np.ndarray]) -> list[Samples]:
         return [np.ones(FRAME_SAMPLES * codes.shape[1], np.float32) for codes in items]

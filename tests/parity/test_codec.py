@@ -48,7 +48,7 @@ def test_reference_codes_equal_the_package(codec: Codec, oracle: Any, frames: in
     wave = np.random.default_rng(frames).standard_normal(960 * frames).astype(np.float32) * 0.1
     with torch.inference_mode():
         theirs = oracle.audio_tokenizer.encode(torch.from_numpy(wave)[None, None]).audio_codes[0]
-    ours = codec.encode(np.concatenate((wave, wave[:100])))
+    (ours,) = codec.encode([np.concatenate((wave, wave[:100]))])
     assert ours.shape == (8, frames)
     assert (ours == theirs.numpy()).all()
 
@@ -56,7 +56,7 @@ def test_reference_codes_equal_the_package(codec: Codec, oracle: Any, frames: in
 def test_prepared_clip_has_the_packages_codes(codec: Codec, oracle: Any, checkpoint_dir: Path) -> None:
     """From the uploaded file to codes: level, silences, whole frames, encoder."""
     row = Case(clone=True).chunk(open_model(checkpoint_dir)).payload
-    ours = codec.encode(np.frombuffer(row.clip, "<f4"))
+    (ours,) = codec.encode([np.frombuffer(row.clip, "<f4")])
     theirs = clone_prompt(oracle, clip_samples(), CLIP_TEXT)
     assert (ours == theirs.ref_audio_tokens.numpy()).all()
     assert row.ref_frames == ours.shape[1]

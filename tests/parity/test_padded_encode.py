@@ -1,12 +1,15 @@
-"""The encoder with silence behind the clip beside transformers' own without it: the same codes."""
+"""The encoder with padding behind the clips beside transformers' own of each alone: the same codes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polychoir.models.omnivoice import encoder as encoder_module
 from polychoir.models.omnivoice.codec import Codec
@@ -14,6 +17,8 @@ from polychoir.models.omnivoice.encoder import PaddedEncoder, can_pad
 from tests.parity.driving import make_codec
 
 SAMPLES = 960
+HEARD_TOLERANCE = 1e-4
+"""Of values around one, after float32 sums in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -21,31 +26,86 @@ def codec(checkpoint_dir: Path) -> Codec:
     return make_codec(checkpoint_dir)
 
 
-def clip(frames: int) -> np.ndarray:
-    return np.random.default_rng(frames).standard_normal(SAMPLES * frames).astype(np.float32) * 0.1
+def clip(frames: int, seed: int = 0) -> np.ndarray:
+    draw = np.random.default_rng((frames, seed))
+    return draw.standard_normal(SAMPLES * frames).astype(np.float32) * 0.1
 
 
-def padded_codes(codec: Codec, samples: np.ndarray, frames: int) -> np.ndarray:
-    wave = np.zeros(SAMPLES * frames, np.float32)
-    wave[: samples.size] = samples
-    own = samples.size // SAMPLES
-    codes = PaddedEncoder(codec._model).forward(torch.from_numpy(wave)[None, None], torch.tensor(own))
-    return codes[:, :own].numpy()
+def padded_codes(codec: Codec, clips: Sequence[np.ndarray], frames: int) -> list[np.ndarray]:
+    """Encoded together, each at the front of so many frames, with something loud behind it."""
+    wave = np.random.default_rng(1).uniform(-50, 50, (len(clips), 1, SAMPLES * frames)).astype(np.float32)
+    for place, samples in enumerate(clips):
+        wave[place, 0, : samples.size] = samples
+    own = [samples.size // SAMPLES for samples in clips]
+    codes = PaddedEncoder(codec._model).forward(torch.from_numpy(wave), torch.tensor(own))
+    assert codes.shape == (len(clips), 8, frames)
+    return [one[:, :count].numpy() for one, count in zip(codes, own, strict=True)]
+
+
+def equal(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    return all((one == other).all() for one, other in zip(ours, theirs, strict=True))
+
+
+def alone(codec: Codec, clips: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """By transformers' own encoder, unpadded."""
+    return [codes for samples in clips for codes in codec.encode([samples])]
 
 
 @pytest.mark.parametrize("padding", [0, 1, 14, 40])
 @pytest.mark.parametrize("frames", [13, 25, 26, 61])
 def test_padding_changes_no_code(codec: Codec, frames: int, padding: int) -> None:
-    samples = clip(frames)
-    assert (padded_codes(codec, samples, frames + padding) == codec.encode(samples)).all()
+    clips = [clip(frames)]
+    assert equal(padded_codes(codec, clips, frames + padding), alone(codec, clips))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 70), min_size=2, max_size=8),
+    padding=st.integers(0, 30),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_clips_of_mixed_lengths_have_the_codes_they_have_alone(
+    codec: Codec, lengths: list[int], padding: int, seed: int
+) -> None:
+    clips = [clip(frames, seed + place) for place, frames in enumerate(lengths)]
+    assert equal(padded_codes(codec, clips, max(lengths) + padding), alone(codec, clips))
+
+
+def test_a_neighbour_changes_no_code(codec: Codec) -> None:
+    """However loud, silent or short it is."""
+    mine = clip(40)
+    expected = alone(codec, [mine])
+    for other in (clip(70) * 1e3, np.zeros(SAMPLES * 40, np.float32), clip(1)):
+        assert equal(padded_codes(codec, [other, mine, other], 75)[1:2], expected)
+
+
+def test_the_semantic_half_hears_only_the_clip(codec: Codec) -> None:
+    """Closer than codes can tell: a resampler's last taps past the end are too little to change one."""
+    clips = [clip(25), clip(40)]
+    wave = torch.zeros(2, 1, SAMPLES * 65)
+    for place, samples in enumerate(clips):
+        wave[place, 0, : samples.size] = torch.from_numpy(samples)
+    with torch.inference_mode():
+        together = PaddedEncoder(codec._model)._hear(wave, torch.tensor([25, 40])[:, None, None])
+        for heard, samples in zip(together, clips, strict=True):
+            (expected,) = codec._model._extract_semantic_features(torch.from_numpy(samples)[None, None])
+            np.testing.assert_allclose(heard.T[: expected.shape[0]], expected, atol=HEARD_TOLERANCE)
+
+
+def test_the_codec_gives_each_clip_its_own_in_their_order(codec: Codec) -> None:
+    clips = [clip(frames, seed) for seed, frames in enumerate((30, 13, 30, 61, 13))]
+    together = codec.encode([np.concatenate((samples, samples[:seed])) for seed, samples in enumerate(clips)])
+    assert equal(together, alone(codec, clips))
+    assert all(codes.base is None for codes in together)
+    assert codec.encode([]) == []
 
 
 @pytest.mark.parametrize("part", ["_kept", "_norm_over_time"])
 def test_what_keeps_the_padding_out_is_needed(
     codec: Codec, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    samples = clip(25)
-    expected = codec.encode(samples)
+    clips = [clip(25), clip(65)]
+    expected = alone(codec, clips)
     if part == "_kept":
         monkeypatch.setattr(encoder_module, part, lambda x, length: x)
     else:
@@ -53,7 +113,9 @@ def test_what_keeps_the_padding_out_is_needed(
         monkeypatch.setattr(
             encoder_module, part, lambda x, length, norm: whole(x, torch.tensor(x.shape[-1]), norm)
         )
-    assert (padded_codes(codec, samples, 65) != expected).any()
+    short, full = padded_codes(codec, clips, 65)
+    assert (short != expected[0]).any()
+    assert (full == expected[1]).all()
 
 
 def test_another_make_of_the_semantic_model_is_left_alone(

@@ -1,8 +1,8 @@
 """Beside the step loop: finished codes become audio here, and reference clips become codes.
 
-One thread, and on a GPU one stream, that take whatever waits. The step loop hands over and goes on: nothing
-it calls here waits or reads the device. What waits is bounded by what the engine lets in: a row holds its
-place there until its output is out. The booth knows no plans and no slots.
+One thread, and on a GPU one stream, that take whatever waits, in groups. The step loop hands over and goes
+on: nothing it calls here waits or reads the device. What waits is bounded by what the engine lets in: a row
+holds its place there until its output is out. The booth knows no plans and no slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from polychoir.errors import DeviceLost, InternalError
 from polychoir.models.omnivoice.codec import CODEBOOK_ENTRIES
 from polychoir.models.omnivoice.postprocess import finish
-from polychoir.models.omnivoice.row import OmniVoiceRow
+from polychoir.models.omnivoice.row import FRAME_SAMPLES, OmniVoiceRow
 from polychoir.runner.cuda import is_lost, mark
 from polychoir.runner.prompt_cache import PromptCache
 from polychoir.types import PlannedRow, Samples, SequenceOutput, StepResult, VoicePrompt
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_FRAMES = 2_048
-"""Of one group: more in one piece gives no more speed, and keeps its first row waiting for its last."""
+"""Of a group of rows: more in one piece gives no more speed, and keeps its first row waiting for its last."""
+MOST_CLIPS = 8
+MOST_CLIP_FRAMES = 1_000
+"""Of a group of clips, for the same reason: what the encoder's largest graphs take."""
+_SAMPLE = np.dtype("<f4")
 _FIRST = -1
 """Priority of the stream: its kernels are few and short, and somebody waits for each of them."""
 
@@ -44,7 +48,7 @@ _FIRST = -1
 class Codec(Protocol):
     """What a booth needs of models/omnivoice/codec.py. All calls come from one thread."""
 
-    def encode(self, samples: Samples) -> Codes: ...
+    def encode(self, items: Sequence[Samples]) -> list[Codes]: ...
 
     def decode(self, items: Sequence[Codes]) -> list[Samples]: ...
 
@@ -68,6 +72,22 @@ class _Handed:
     ready: torch.cuda.Event | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A sequence whose row's clip is to be encoded."""
+
+    seq_id: int
+    row: OmniVoiceRow
+
+    @property
+    def clip(self) -> bytes:
+        return self.row.clip or b""
+
+    @property
+    def frames(self) -> int:
+        return len(self.clip) // (_SAMPLE.itemsize * FRAME_SAMPLES)
+
+
 class Booth:
     """Decodes, shapes and encodes on its own thread, and says so through `emit`, called on that thread."""
 
@@ -86,7 +106,7 @@ class Booth:
         self._change = threading.Condition()
         """Guards the four below; nothing slow is done under it."""
         self._rows: deque[_Handed] = deque()
-        self._clips: deque[tuple[int, OmniVoiceRow]] = deque()
+        self._clips: deque[_Asked] = deque()
         self._encoded: dict[int, Codes | None] = {}
         """Of sequences that asked for it and have neither taken nor dropped it; None: not there yet."""
         self._closing = False
@@ -105,7 +125,7 @@ class Booth:
         """Have the row's clip encoded; `prepared`, or an output with the row's own error, comes later."""
         with self._change:
             self._encoded[seq_id] = None
-            self._clips.append((seq_id, row))
+            self._clips.append(_Asked(seq_id, row))
             self._change.notify()
 
     def take(self, seq_id: int) -> Codes | None:
@@ -129,22 +149,22 @@ class Booth:
 
     def _work(self) -> None:
         while (turn := self._next()) is not None:
-            rows, clip = turn
+            rows, clips = turn
             with self._on_stream():
                 if rows:
                     self._emit(StepResult(None, tuple(self._sing(rows))))
-                if clip is not None:
-                    self._hear(*clip)
+                if clips:
+                    self._emit(self._hear(clips))
 
-    def _next(self) -> tuple[list[_Handed], tuple[int, OmniVoiceRow] | None] | None:
-        """A group of finished rows and one clip, whatever waits of the two, so that neither holds up the
+    def _next(self) -> tuple[list[_Handed], list[_Asked]] | None:
+        """A group of finished rows and one of clips, whatever waits of the two, so that neither holds up the
         other for long. None at the end."""
         with self._change:
             while not (self._rows or self._clips or self._closing):
                 self._change.wait()
             if self._closing:
                 return None
-            return self._next_rows(), self._next_clip()
+            return self._next_rows(), self._next_clips()
 
     def _next_rows(self) -> list[_Handed]:
         group: list[_Handed] = []
@@ -154,13 +174,23 @@ class Booth:
             frames += group[-1].made.codes.shape[0]
         return group
 
-    def _next_clip(self) -> tuple[int, OmniVoiceRow] | None:
-        """The next clip that somebody still wants."""
+    def _next_clips(self) -> list[_Asked]:
+        """Clips that somebody still wants. One that is known, or in the group already, takes no room."""
+        group: list[_Asked] = []
+        new: set[str | None] = set()
+        frames = 0
         while self._clips:
-            seq_id, row = self._clips.popleft()
-            if seq_id in self._encoded:
-                return seq_id, row
-        return None
+            asked = self._clips[0]
+            key = asked.row.clip_key
+            if asked.seq_id in self._encoded:
+                if key not in new and key not in self._prompts:
+                    frames += asked.frames
+                    if new and (len(new) == MOST_CLIPS or frames > MOST_CLIP_FRAMES):
+                        break
+                    new.add(key)
+                group.append(asked)
+            self._clips.popleft()
+        return group
 
     # -- from codes to audio ---------------------------------------------------------------------
 
@@ -215,24 +245,30 @@ class Booth:
 
     # -- from clips to codes ---------------------------------------------------------------------
 
-    def _hear(self, seq_id: int, row: OmniVoiceRow) -> None:
-        known = row.clip_key in self._prompts
-        try:
-            codes = self._codes(row)
-        except Exception as error:
-            self.drop(seq_id)
-            self._emit(StepResult(None, (SequenceOutput(seq_id, error=self._blame(error)),)))
-            return
+    def _hear(self, group: Sequence[_Asked]) -> StepResult:
+        """Every clip once, however many ask for it; what goes wrong with it ends those who did."""
+        clips = {key: asked.clip for asked in group if (key := asked.row.clip_key) is not None}
+        heard = self._prompts.fetch(clips, self._encode)
+        # Without its key a clip could be taken for somebody else's.
+        unkeyed = InternalError("a clip came without the hash of its content")
+        errors = {None: unkeyed} | {key: self._blame(error) for key, error in heard.errors.items()}
+        failed = {asked.seq_id: errors[key] for asked in group if (key := asked.row.clip_key) in errors}
         with self._change:
-            if seq_id in self._encoded:
-                self._encoded[seq_id] = codes
-        self._emit(StepResult(None, prepared=(seq_id,), encoded=0 if known else 1))
+            for asked in group:
+                codes = heard.codes.get(asked.row.clip_key or "")
+                if codes is None:
+                    self._encoded.pop(asked.seq_id, None)
+                elif asked.seq_id in self._encoded:
+                    self._encoded[asked.seq_id] = codes
+        return StepResult(
+            None,
+            tuple(SequenceOutput(seq_id, error=error) for seq_id, error in failed.items()),
+            prepared=tuple(asked.seq_id for asked in group if asked.seq_id not in failed),
+            encoded=heard.encoded,
+        )
 
-    def _codes(self, row: OmniVoiceRow) -> Codes:
-        samples = np.frombuffer(row.clip or b"", dtype="<f4")
-        if row.clip_key is None:  # without its key a clip could be taken for somebody else's
-            raise InternalError("a clip came without the hash of its content")
-        return self._prompts.get(row.clip_key, lambda: self._codec.encode(samples))
+    def _encode(self, clips: Sequence[bytes]) -> list[Codes]:
+        return self._codec.encode([np.frombuffer(clip, _SAMPLE) for clip in clips])
 
     # -- the device ------------------------------------------------------------------------------
 

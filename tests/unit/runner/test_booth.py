@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch", reason="the runner needs the extra [omnivoi
 
 from polychoir.errors import InternalError  # noqa: E402
 from polychoir.models.omnivoice.row import FRAME_SAMPLES, OmniVoiceRow, Shaping  # noqa: E402
-from polychoir.runner.booth import MOST_FRAMES, Booth, Finished  # noqa: E402
+from polychoir.runner.booth import MOST_CLIP_FRAMES, MOST_CLIPS, MOST_FRAMES, Booth, Finished  # noqa: E402
 from polychoir.runner.prompt_cache import PromptCache  # noqa: E402
 from polychoir.types import Chunk, PlannedRow, Samples, SequenceOutput, StepResult, Work  # noqa: E402
 
@@ -22,18 +23,19 @@ RAW = Shaping(postprocess_output=False, ref_rms=0.1, lead_s=0.0, trail_s=0.0, fa
 
 
 class SlowCodec:
-    """Frames become their first code, once the gate is open; code 13 cannot be decoded."""
+    """Frames become their first code, once the gate is open; code 13 cannot be decoded, nor a clip below 0
+    be encoded."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.at_work = threading.Event()
         self.log: list[str] = []
 
-    def encode(self, samples: Samples) -> np.ndarray:
-        self._enter(f"encode {samples[0]:g}")
-        if samples[0] < 0:
+    def encode(self, items: Sequence[Samples]) -> list[np.ndarray]:
+        self._enter("encode " + " ".join(f"{samples[0]:g}" for samples in items))
+        if any(samples[0] < 0 for samples in items):
             raise ValueError("this clip cannot be encoded")
-        return np.full((8, samples.size // FRAME_SAMPLES), int(samples[0]), np.int16)
+        return [np.full((8, samples.size // FRAME_SAMPLES), int(samples[0]), np.int16) for samples in items]
 
     def decode(self, items: Sequence[np.ndarray]) -> list[Samples]:
         self._enter("decode " + " ".join(str(codes[0, 0]) for codes in items))
@@ -65,7 +67,7 @@ def booth(codec: SlowCodec, news: queue.Queue[StepResult]) -> Iterator[Booth]:
     booth.close()
 
 
-def row(frames: int = 3, clip: float | None = None, key: str | None = None) -> OmniVoiceRow:
+def row(frames: int = 3, clip: float | None = None, clip_frames: int = 2) -> OmniVoiceRow:
     return OmniVoiceRow(
         text_ids=(1,),
         target_frames=frames,
@@ -75,8 +77,8 @@ def row(frames: int = 3, clip: float | None = None, key: str | None = None) -> O
         class_temperature=0.0,
         layer_penalty_factor=0.0,
         seed=0,
-        clip=None if clip is None else np.full(2 * FRAME_SAMPLES, clip, "<f4").tobytes(),
-        clip_key=key or (None if clip is None else f"hash of {clip}"),
+        clip=None if clip is None else np.full(clip_frames * FRAME_SAMPLES, clip, "<f4").tobytes(),
+        clip_key=None if clip is None else f"hash of {clip}",
         shaping=RAW,
     )
 
@@ -168,45 +170,109 @@ def test_a_clip_is_announced_and_its_codes_are_given_once(booth, codec, news) ->
     assert booth.take(8) is None
 
 
-def test_a_clip_that_cannot_be_encoded_ends_its_row(booth, codec, news) -> None:
+def keep_busy(booth: Booth, codec: SlowCodec) -> None:
+    """Clip 1 of sequence 1 is being encoded: what comes next has to wait."""
+    booth.encode(1, row(clip=1.0))
+    assert codec.at_work.wait(LATEST_S)
+
+
+def heard(news: queue.Queue[StepResult], prepared: int) -> list[StepResult]:
+    """What the booth tells until so many sequences are prepared."""
+    found: list[StepResult] = []
+    while sum(len(result.prepared) for result in found) < prepared:
+        found.append(news.get(timeout=LATEST_S))
+    return found
+
+
+def test_clips_that_wait_are_encoded_together(booth, codec, news) -> None:
+    keep_busy(booth, codec)
+    for seq_id in (2, 3, 4):
+        booth.encode(seq_id, row(clip=float(seq_id), clip_frames=seq_id))
     codec.gate.set()
-    booth.encode(1, row(clip=-1.0))
-    booth.encode(2, row(clip=2.0))
-    assert isinstance(outputs(news, 1)[1].error, ValueError)
-    assert news.get(timeout=LATEST_S).prepared == (2,)
+    assert heard(news, 4)[1:] == [StepResult(None, prepared=(2, 3, 4), encoded=3)]
+    assert codec.log == ["encode 1", "encode 2 3 4"]
+    assert [booth.take(seq_id).tolist() for seq_id in (3, 4)] == [[[3] * 3] * 8, [[4] * 4] * 8]
+
+
+def test_a_group_of_clips_is_bounded_but_any_single_clip_gets_in(booth, codec, news) -> None:
+    keep_busy(booth, codec)
+    for seq_id, frames in ((2, MOST_CLIP_FRAMES + 1), (3, MOST_CLIP_FRAMES - 2), (4, 2), (5, 1)):
+        booth.encode(seq_id, row(clip=float(seq_id), clip_frames=frames))
+    for seq_id in range(6, 6 + MOST_CLIPS):
+        booth.encode(seq_id, row(clip=float(seq_id)))
+    codec.gate.set()
+    heard(news, 5 + MOST_CLIPS)
+    last = 5 + MOST_CLIPS
+    full = " ".join(str(seq_id) for seq_id in range(5, last))
+    assert codec.log == ["encode 1", "encode 2", "encode 3 4", f"encode {full}", f"encode {last}"]
+
+
+def test_a_clip_that_cannot_be_encoded_ends_its_row_alone(booth, codec, news) -> None:
+    keep_busy(booth, codec)
+    for seq_id, clip in ((2, 2.0), (3, -1.0), (4, 4.0)):
+        booth.encode(seq_id, row(clip=clip))
+    codec.gate.set()
+    result = heard(news, 3)[1]
+    assert (result.prepared, result.encoded) == ((2, 4), 2)
+    assert [(output.seq_id, type(output.error)) for output in result.outputs] == [(3, ValueError)]
+    assert codec.log == ["encode 1", "encode 2 -1 4", "encode 2", "encode -1", "encode 4"]
+    assert [booth.take(seq_id) is None for seq_id in (2, 3, 4)] == [False, True, False]
+
+
+@pytest.mark.parametrize("fault", [{"clip": b"odd"}, {"clip_key": None}])
+def test_a_broken_clip_harms_no_other(booth, codec, news, fault: dict[str, object]) -> None:
+    keep_busy(booth, codec)
+    booth.encode(2, replace(row(clip=2.0), **fault))
+    booth.encode(3, row(clip=3.0))
+    codec.gate.set()
+    result = heard(news, 2)[1]
+    assert (result.prepared, result.encoded) == ((3,), 1)
+    assert [output.seq_id for output in result.outputs] == [2]
+    assert booth.take(2) is None
+    assert "encode 2" not in codec.log
 
 
 def test_the_same_clip_is_encoded_once(booth, codec, news) -> None:
+    """Asked for again while it waits, while it is at work and when it is known; also if it cannot be."""
+    keep_busy(booth, codec)
+    for seq_id, clip in enumerate((1.0, 5.0, -1.0, 5.0, -1.0), start=2):
+        booth.encode(seq_id, row(clip=clip))
     codec.gate.set()
-    for seq_id in range(3):
-        booth.encode(seq_id, row(clip=5.0))
-    found = [news.get(timeout=LATEST_S) for _ in range(3)]
-    assert [(result.prepared, result.encoded) for result in found] == [((0,), 1), ((1,), 0), ((2,), 0)]
-    assert codec.log == ["encode 5"]
-    assert all(booth.take(seq_id) is not None for seq_id in range(3))
+    result = heard(news, 4)[1]
+    assert (result.prepared, result.encoded) == ((2, 3, 5), 1)
+    assert sorted(output.seq_id for output in result.outputs) == [4, 6]
+    booth.encode(7, row(clip=5.0))
+    assert heard(news, 1) == [StepResult(None, prepared=(7,), encoded=0)]
+    assert codec.log == ["encode 1", "encode 5 -1", "encode 5", "encode -1"]
+    assert all(booth.take(seq_id) is not None for seq_id in (1, 2, 3, 5, 7))
+
+
+def test_known_and_repeated_clips_take_no_room_in_a_group(booth, codec, news) -> None:
+    keep_busy(booth, codec)
+    for seq_id, clip in ((2, 2.0), (3, 1.0), (4, 2.0), (5, 1.0), (6, 6.0)):
+        booth.encode(seq_id, row(clip=clip, clip_frames=MOST_CLIP_FRAMES // 2))
+    codec.gate.set()
+    assert heard(news, 6)[1].prepared == (2, 3, 4, 5, 6)
+    assert codec.log == ["encode 1", "encode 2 6"]
 
 
 def test_a_clip_nobody_wants_any_more_is_not_encoded_and_not_kept(booth, codec, news) -> None:
-    booth.encode(1, row(clip=1.0))
-    assert codec.at_work.wait(LATEST_S)
-    for seq_id in (2, 3):
+    keep_busy(booth, codec)
+    for seq_id in (2, 3, 4):
         booth.encode(seq_id, row(clip=float(seq_id)))
     booth.drop(1)
-    booth.drop(2)
+    booth.drop(3)
     booth.drop(99)
     codec.gate.set()
-    while 3 not in news.get(timeout=LATEST_S).prepared:
-        pass
-    assert codec.log == ["encode 1", "encode 3"]
-    assert booth.take(1) is None
-    assert booth.take(3) is not None
+    assert heard(news, 3)[-1].prepared == (2, 4)
+    assert codec.log == ["encode 1", "encode 2 4"]
+    assert [booth.take(seq_id) is None for seq_id in (1, 2, 3, 4)] == [True, False, True, False]
 
 
 def test_rows_and_clips_take_turns(booth, codec, news) -> None:
-    booth.encode(1, row(clip=1.0))
-    assert codec.at_work.wait(LATEST_S)
+    keep_busy(booth, codec)
     for seq_id in (2, 3):
-        booth.encode(seq_id, row(clip=float(seq_id)))
+        booth.encode(seq_id, row(clip=float(seq_id), clip_frames=MOST_CLIP_FRAMES))
     booth.finish([finished(4, 4, frames=MOST_FRAMES), finished(5, 5)])
     codec.gate.set()
     outputs(news, 2)

@@ -34,11 +34,11 @@ class ToyCodec:
         self.encoded = 0
         self.poison = b""
 
-    def encode(self, samples: Samples) -> np.ndarray:
-        self.encoded += 1
-        if samples[0] < 0:
+    def encode(self, items: Sequence[Samples]) -> list[np.ndarray]:
+        self.encoded += len(items)
+        if any(samples[0] < 0 for samples in items):
             raise ValueError("this clip cannot be encoded")
-        return np.ones((8, samples.size // FRAME_SAMPLES), np.int16)
+        return [np.ones((8, samples.size // FRAME_SAMPLES), np.int16) for samples in items]
 
     def decode(self, items: Sequence[np.ndarray]) -> list[Samples]:
         if any(codes.tobytes() == self.poison for codes in items):

@@ -1,4 +1,4 @@
-"""Slots and the prompt cache: nothing is shared by two rows, nothing is lost, everything is bounded."""
+"""Slots: nothing is shared by two rows, nothing is lost, everything is bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st  # noqa: E402
 from polychoir.errors import InternalError  # noqa: E402
 from polychoir.kernels.tables import BLOCK  # noqa: E402
 from polychoir.models.omnivoice.row import OmniVoiceRow  # noqa: E402
-from polychoir.runner.prompt_cache import PromptCache  # noqa: E402
 from polychoir.runner.slots import Slot, SlotTable  # noqa: E402
 
 MASK = 1_024
@@ -119,30 +118,3 @@ def test_a_slot_is_sound_again_for_its_next_row() -> None:
     slots.tables.sound[slot.number] = 0
     assert slots.take([slot])[1].tolist() == [0]
     assert slots.take([start(slots, 1, row(3))])[1].tolist() == [1]
-
-
-def test_the_prompt_cache_forgets_the_least_used_first() -> None:
-    calls: list[str] = []
-
-    def encode(name: str) -> np.ndarray:
-        calls.append(name)
-        return np.zeros((8, 10), np.int16)  # 160 bytes
-
-    cache = PromptCache(limit_bytes=400)
-    for name in ("a", "b", "a", "c", "a", "b"):
-        cache.get(name, lambda name=name: encode(name))
-    assert calls == ["a", "b", "c", "b"]
-    assert cache.held_bytes == 320
-
-
-def test_what_is_larger_than_the_cache_is_not_kept() -> None:
-    cache = PromptCache(limit_bytes=10)
-    assert cache.get("a", lambda: np.zeros((8, 10), np.int16)).shape == (8, 10)
-    assert cache.held_bytes == 0
-
-
-def test_a_failed_encode_is_not_cached() -> None:
-    cache = PromptCache(limit_bytes=1_000)
-    with pytest.raises(ZeroDivisionError):
-        cache.get("a", lambda: 1 // 0)  # type: ignore[arg-type, return-value]
-    assert cache.get("a", lambda: np.zeros((8, 1), np.int16)).shape == (8, 1)

@@ -14,7 +14,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,18 +62,26 @@ class Codec:
         can_graph = on_gpu and can_pad(self._model)
         self._padded = GraphedEncoder(self._model, device, utilization) if can_graph else None
 
-    def encode(self, samples: Samples) -> Codes:
-        """int16 [codebooks, frames] of float32 mono samples at 24 kHz; a last part frame is left out."""
-        whole = samples[: samples.size - samples.size % FRAME_SAMPLES]
-        codes = self._padded.encode(whole) if self._padded is not None else None
-        return self._encode_exactly(whole) if codes is None else codes
+    def encode(self, items: Sequence[Samples]) -> list[Codes]:
+        """int16 [codebooks, frames] of each clip, float32 mono samples at 24 kHz, as if it were alone. A last
+        part frame is left out."""
+        clips = [samples[: samples.size - samples.size % FRAME_SAMPLES] for samples in items]
+        found = {} if self._padded is None else self._padded.encode(clips)
+        left = [number for number in range(len(clips)) if number not in found]
+        found |= zip(left, self._encode_exactly([clips[number] for number in left]), strict=True)
+        return [found[number] for number in range(len(clips))]
 
     @torch.inference_mode()
-    def _encode_exactly(self, samples: Samples) -> Codes:
-        """One clip of whole frames, nothing padded."""
-        wave = torch.from_numpy(samples.astype(np.float32))[None, None].to(self._device)
-        codes: Codes = self._model.encode(wave).audio_codes[0].to("cpu", torch.int16).numpy()
-        return codes
+    def _encode_exactly(self, clips: Sequence[Samples]) -> list[Codes]:
+        """Whole frames each. Clips of equal length go through together; none is padded."""
+        out: dict[int, Codes] = {}
+        for numbers in _equal([samples.size for samples in clips]):
+            waves = np.stack([clips[number] for number in numbers]).astype(np.float32)
+            stacked = torch.from_numpy(waves)[:, None].to(self._device)
+            codes = self._model.encode(stacked).audio_codes.to("cpu", torch.int16).numpy()
+            # Copies: whoever keeps one clip's must not keep them all.
+            out |= ((number, one.copy()) for number, one in zip(numbers, codes, strict=True))
+        return [out[number] for number in range(len(clips))]
 
     def decode(self, items: Sequence[Codes]) -> list[Samples]:
         """Float32 samples of each item of codes [codebooks, frames], 960 a frame, as if it were alone."""
@@ -90,15 +98,20 @@ class Codec:
     @torch.inference_mode()
     def _decode_exactly(self, items: Sequence[Codes]) -> list[Samples]:
         """In float32. Items of equal length go through together; no item is padded, so tails are exact."""
-        by_length: dict[int, list[int]] = {}
-        for number, codes in enumerate(items):
-            by_length.setdefault(codes.shape[1], []).append(number)
         out: dict[int, Samples] = {}
-        for numbers in by_length.values():
+        for numbers in _equal([codes.shape[1] for codes in items]):
             stacked = torch.from_numpy(np.stack([items[number] for number in numbers]).astype(np.int64))
             waves = self._model.decode(stacked.to(self._device)).audio_values[:, 0].float().cpu().numpy()
             out |= zip(numbers, waves, strict=True)
         return [out[number] for number in range(len(items))]
+
+
+def _equal(lengths: Sequence[int]) -> Iterable[list[int]]:
+    """The places of each length."""
+    places: dict[int, list[int]] = {}
+    for number, length in enumerate(lengths):
+        places.setdefault(length, []).append(number)
+    return places.values()
 
 
 @functools.cache

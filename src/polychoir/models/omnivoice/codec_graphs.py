@@ -27,11 +27,12 @@ class CodecGraphs:
         sizes: Sequence[int],
         device: torch.device,
         utilization: float,
+        pool: Any = None,
     ) -> None:
         """Captures every size there is memory for, the largest first: the others fit into its memory.
 
-        what: their name in the log. utilization: share of the device's memory that may be in use. Takes
-        seconds.
+        what: their name in the log. utilization: share of the device's memory that may be in use. pool: of
+        graphs that never run beside these; None for a new one. Takes seconds.
         """
         self.sizes = tuple(sizes)
         self._forward = forward
@@ -39,7 +40,7 @@ class CodecGraphs:
         self._utilization = utilization
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         started = time.perf_counter()
-        pool = torch.cuda.graph_pool_handle()
+        pool = torch.cuda.graph_pool_handle() if pool is None else pool
         skipped = [size for size in reversed(self.sizes) if not self._capture(size, pool)]
         if skipped:
             _log.warning("%s: no memory for graphs of %s frames: these run slower", what, skipped)
