@@ -30,18 +30,13 @@ if TYPE_CHECKING:
 
     Codes = NDArray[np.int16]
 
-SIZES = {
-    1: (25, 50, 75, 100, 125, 150, 175, 200, 250, 300, 375),
-    4: (75, 125, 175, 250),
-    8: (75, 125),
-}
-"""Frames worth a graph, by the number of clips it takes: clips of 1 to 15 s, longer ones are rare. One clip
-leaves most of a large card idle, and several are worth sharing a launch for up to 1,000 frames: more would
-only hold more memory for ever, 1 MB of activations a frame. Few sizes for several clips, as each costs time
-at the start, and clips that come together are of mixed lengths anyway."""
-LAUNCH_FRAMES = 400
-"""What a launch costs beside its frames, in frames: a thousand small kernels, one behind the other. Estimated
-for an H200, where a clip of 5 s (125 frames) takes 11 ms, of which its arithmetic should be 2 to 3."""
+SIZES = {1: (25, 50, 75, 100, 125, 150, 175, 200, 250, 300, 375), 4: (75, 125, 250)}
+"""Frames worth a graph, by the number of clips it takes: clips of 1 to 15 s, longer ones are rare. Four clips
+fill a large card; few sizes for them, as each costs some tenths of a second at the start, and up to 1,000
+frames: more would only hold more memory for ever, 1 MB of activations a frame."""
+LAUNCH_FRAMES = 216
+"""What a launch costs beside its frames, in frames: a thousand small kernels, one behind the other. Fitted on
+an H200: 6.3 ms, and 2.9 for a hundred frames."""
 SEMANTIC_PAD = 160
 """Samples at 16 kHz on either side, so that the semantic frames come out one per 320 samples."""
 
