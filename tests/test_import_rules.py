@@ -34,6 +34,12 @@ def _layer(ours: str, never: frozenset[str] = frozenset()) -> Layer:
     return Layer(frozenset(ours.split()), never)
 
 
+PURE = (
+    "sequence", "scheduler", "plan", "cost", "calibration", "demand", "urgency", "admission", "ready",
+    "step_size", "suspects",
+)  # fmt: skip
+"""Files of the engine that decide: plain data in, plain data out."""
+
 LAYERS = {
     "errors": _layer("", TENSORS | WEB | CLOCKS | {"numpy", "pydantic"}),
     "types": _layer("", TENSORS | WEB | CLOCKS | {"pydantic"}),
@@ -44,10 +50,10 @@ LAYERS = {
     "engine": _layer("types errors models.base engine", TENSORS | WEB),
     **{
         f"engine.{part}": _layer(
-            "types errors engine.sequence engine.scheduler engine.plan engine.cost engine.admission",
+            " ".join(["types errors", *(f"engine.{other}" for other in PURE)]),
             TENSORS | WEB | CLOCKS,
         )
-        for part in ("sequence", "scheduler", "plan", "cost", "admission")
+        for part in PURE
     },
     "cluster": _layer("types errors engine models.base models.registry cluster", TENSORS | WEB),
     "kernels": _layer("types errors kernels", WEB | {"asyncio", "onnxruntime"}),

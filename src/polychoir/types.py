@@ -115,11 +115,23 @@ class Work:
         unit of size, e.g. phonemes, where a step is one forward).
     steps: live steps; None for a model that only knows when it has ended (autoregressive).
     bucket: rows of one plan must share it; None where rows of any shape can run together.
+    squares: sum of length squared over its runs of tokens, for what attention costs; 0 where that is no
+        part of the cost.
     """
 
     tokens: int
     steps: int | None
     bucket: int | None = None
+    squares: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One measured step: its packed tokens, the sum of length squared over its runs, and its seconds."""
+
+    tokens: int
+    squares: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
