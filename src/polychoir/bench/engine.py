@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,21 +42,21 @@ def run(
     count: int,
     seed: int = 1,
     load: float | None = None,
-) -> dict[str, Any]:
-    """Load the model, warm it with a few items, run the load; the figures of `summarise`, and `engine`.
+) -> tuple[dict[str, Any], list[Outcome]]:
+    """Load the model, warm it with a few items, run the load; what `drive` gives of it.
 
     load: items come at random at this share of the capacity, which is measured first with all at once.
     """
 
-    async def all_of_it() -> dict[str, Any]:
+    async def all_of_it() -> tuple[dict[str, Any], list[Outcome]]:
         async with running(bench) as engine:
             await warm_up(engine, workload, seed)
             items = workload.items(count, seed)
             if load is None:
-                return await measure(engine, items, arrivals, seed)
+                return await drive(engine, items, arrivals, seed)
             capacity = (await measure(engine, items, Arrivals(), seed))["completed_per_s"]
-            found = await measure(engine, items, Arrivals(load * capacity, poisson=True), seed)
-            return {**found, "capacity_per_s": capacity}
+            found, outcomes = await drive(engine, items, Arrivals(load * capacity, poisson=True), seed)
+            return {**found, "capacity_per_s": capacity}, outcomes
 
     return asyncio.run(all_of_it())
 
@@ -80,7 +80,18 @@ def sweep(bench: Bench, workload: Workload, sizes: Sequence[int], *, seed: int =
 async def measure(
     engine: LocalEngine, items: Sequence[Item], arrivals: Arrivals, seed: int = 1
 ) -> dict[str, Any]:
-    """Run these items on a warm engine. Texts are prepared before the clock starts."""
+    """The figures of `drive` alone."""
+    return (await drive(engine, items, arrivals, seed))[0]
+
+
+async def drive(
+    engine: LocalEngine, items: Sequence[Item], arrivals: Arrivals, seed: int = 1
+) -> tuple[dict[str, Any], list[Outcome]]:
+    """Run these items on a warm engine; the figures of `summarise` with `engine`, and each item's outcome.
+
+    Texts are prepared before the clock starts.
+    """
+    items = [_as_known(item, engine.model.info.fields) for item in items]
     prepared = [prepare(engine.model, item) for item in items]
     gate = _Gate(arrivals)
     before, started = engine.stats(), time.perf_counter()
@@ -91,7 +102,14 @@ async def measure(
         )
     )
     wall = time.perf_counter() - started
-    return {**summarise(outcomes, wall), "engine": _engine_figures(before, engine.stats(), wall)}
+    figures = {**summarise(outcomes, wall), "engine": _engine_figures(before, engine.stats(), wall)}
+    return figures, outcomes
+
+
+def _as_known(item: Item, fields: Collection[str]) -> Item:
+    """A clone by a model that cannot clone is speech, and is counted as that."""
+    needed = {"speech": None, "design": "instructions", "clone": "ref_audio"}[item.kind]
+    return item if needed is None or needed in fields else replace(item, kind="speech")
 
 
 def prepare(model: Model, item: Item) -> Prepared:
@@ -133,10 +151,10 @@ async def _one(
             first, audio = await _speak(engine, prepared, started)
         except PolychoirError as error:
             return Outcome(item, due, time.perf_counter() - started, error=error.code)
-    return Outcome(item, due, time.perf_counter() - started, audio, first)
+    return Outcome(item, due, time.perf_counter() - started, audio, first_audio=first)
 
 
-async def _speak(engine: LocalEngine, prepared: Prepared, started: float) -> tuple[float, float]:
+async def _speak(engine: LocalEngine, prepared: Prepared, started: float) -> tuple[float | None, float]:
     """When the first chunk was there, and how many seconds of audio all of them are."""
     first: float | None = None
     seconds = 0.0
@@ -148,7 +166,7 @@ async def _speak(engine: LocalEngine, prepared: Prepared, started: float) -> tup
                 seconds += len(audio.samples) / audio.sample_rate
                 last = audio
         chunks, more = (more(last), None) if more is not None else ((), None)
-    return first or 0.0, seconds
+    return first, seconds
 
 
 class _Gate(asyncio.Semaphore):

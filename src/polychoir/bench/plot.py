@@ -8,6 +8,8 @@ from pathlib import Path
 from polychoir.bench.report import Outcome
 from polychoir.errors import SettingError
 
+PICTURES = (".svg", ".png", ".pdf")
+
 
 def plot(outcomes: Sequence[Outcome], path: Path, title: str) -> None:
     """Write the distribution of latencies by kind. Raises SettingError if there is nothing to draw with."""
@@ -26,6 +28,7 @@ def plot(outcomes: Sequence[Outcome], path: Path, title: str) -> None:
         axes.step(latencies, shares, where="post", label=f"{kind} ({len(latencies)})")
     axes.set(xlabel="latency, s", ylabel="share of requests", title=title, ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    if done:
+        axes.legend(loc="lower right")
     figure.savefig(path, dpi=150, bbox_inches="tight")
     pyplot.close(figure)

@@ -20,7 +20,7 @@ from polychoir.bench.workloads import DESIGN, REFERENCE_S, REFERENCE_TEXT, Arriv
 from polychoir.errors import SettingError
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientResponse, ClientSession
 
 _RATE = 24_000
 _TIMEOUT_S = 600.0
@@ -73,6 +73,16 @@ async def run_serve(
     return list(outcomes), time.perf_counter() - client.started, messages
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """seconds of audio; the moments of the first byte and, of an answer sent as it is made, of the first
+    audio."""
+
+    seconds: float
+    first_byte: float
+    first_audio: float | None
+
+
 class _Client:
     def __init__(
         self,
@@ -94,30 +104,40 @@ class _Client:
         async with self._gate:
             if self._closed_loop:  # nothing is due before its turn
                 due = self._now()
-            first, audio, error = await self._speak(body)
-        return Outcome(item, due, self._now(), audio, first, error)
+            heard = await self._speak(body)
+        if isinstance(heard, str):
+            return Outcome(item, due, self._now(), error=heard)
+        return Outcome(item, due, self._now(), heard.seconds, heard.first_byte, heard.first_audio)
 
-    async def _speak(self, body: dict[str, Any]) -> tuple[float | None, float, str | None]:
-        """When the first byte came, the seconds of audio, and the kind of error if it was one."""
+    async def _speak(self, body: dict[str, Any]) -> _Heard | str:
+        """What was heard, or the kind of error."""
         from aiohttp import ClientError
 
         try:
             async with self._session.post(self._url, json=body) as answer:
-                head = await answer.content.readany()
-                first = self._now()
-                data = head + await answer.content.read()
+                data = bytearray(await answer.content.readany())
+                first_byte = self._now()
+                while len(data) <= _WAV_HEADER and (more := await answer.content.readany()):
+                    data += more
+                first_audio = self._now() if _is_streamed(answer) else None
+                data += await answer.content.read()
                 seconds = wav_seconds(data)
                 if answer.status == 200 and seconds > 0:
-                    return first, seconds, None
+                    return _Heard(seconds, first_byte, first_audio)
                 kind = "no wav" if answer.status == 200 else str(answer.status)
                 message = data[:300].decode("utf-8", "replace")
         except (ClientError, TimeoutError) as error:
             kind, message = type(error).__name__, str(error)
         self._messages.setdefault(kind, message)
-        return None, 0.0, kind
+        return kind
 
     def _now(self) -> float:
         return time.perf_counter() - self.started
+
+
+def _is_streamed(answer: ClientResponse) -> bool:
+    """Whoever states a length has made all of it: the first byte of such an answer says nothing of audio."""
+    return "Content-Length" not in answer.headers
 
 
 def body_of(item: Item, target: Target) -> dict[str, Any]:
@@ -137,7 +157,7 @@ def body_of(item: Item, target: Target) -> dict[str, Any]:
     return body
 
 
-def wav_seconds(data: bytes) -> float:
+def wav_seconds(data: bytes | bytearray) -> float:
     """Seconds of a wav file by the bytes that came: a streamed header has no size. 0 of anything else."""
     if len(data) < _WAV_HEADER or data[:4] != b"RIFF" or data[8:16] != b"WAVEfmt ":
         return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -78,45 +79,11 @@ class Workload:
         )
 
 
-def _even(name: str, low: float, high: float, kind: Kind = "speech") -> Workload:
-    return Workload(name, (Share(1.0, low, high),), {kind: 1.0})
-
-
-NAMED: Mapping[str, Workload] = {
-    load.name: load
-    for load in (
-        _even("auto1", 1, 1),
-        _even("auto5", 5, 5),
-        _even("auto10", 10, 10),
-        _even("clone5", 5, 5, "clone"),
-        _even("mixed", 2, 15),
-        _even("mixed-clone", 2, 15, "clone"),
-        _even("items3-10", 3, 10),
-        Workload("poisson", (Share(1.0, 2, 15),), {"speech": 0.7, "clone": 0.3}, (16, 32), (1.0, 2.0, 3.0)),
-    )
-}
-"""The kinds of load that docs/benchmarks.md reports."""
-
-
-def find_workload(name: str) -> Workload:
-    """A named workload, or one from a JSON file. Raises SettingError."""
-    if name in NAMED:
-        return NAMED[name]
-    path = Path(name)
-    if not path.is_file():
-        raise SettingError(
-            f"no workload is called {name!r}: one of {', '.join(NAMED)}, or a JSON file", param="workload"
-        )
-    try:
-        return parse_workload(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingError(f"{path} is no workload: {error!r}", param="workload") from error
-
-
 def parse_workload(values: Mapping[str, Any]) -> Workload:
     """A workload as a file has it: name, audio_s (shares of lengths), kinds or clone_share, steps, guidance.
 
-    Raises KeyError, TypeError or ValueError for what is missing or no number.
+    How many and how fast, which a file may say for its readers, is the run's own. Raises KeyError, TypeError
+    or ValueError for what is missing or no number.
     """
     lengths = tuple(
         Share(float(part["share"]), *(float(end) for end in part["uniform"])) for part in values["audio_s"]
@@ -134,6 +101,50 @@ def parse_workload(values: Mapping[str, Any]) -> Workload:
         steps=() if steps is None else (int(steps),),
         guidance=() if guidance is None else (float(guidance),),
     )
+
+
+def _even(name: str, low: float, high: float, kind: Kind = "speech") -> Workload:
+    return Workload(name, (Share(1.0, low, high),), {kind: 1.0})
+
+
+def _packaged(name: str) -> Workload:
+    """One of the files beside this one."""
+    file = files("polychoir.bench") / "data" / f"{name}.json"
+    return parse_workload(json.loads(file.read_text(encoding="utf-8")))
+
+
+NAMED: Mapping[str, Workload] = {
+    load.name: load
+    for load in (
+        _even("auto1", 1, 1),
+        _even("auto5", 5, 5),
+        _even("auto10", 10, 10),
+        _even("clone5", 5, 5, "clone"),
+        _even("mixed", 2, 15),
+        _even("mixed-clone", 2, 15, "clone"),
+        _even("items3-10", 3, 10),
+        Workload("poisson", (Share(1.0, 2, 15),), {"speech": 0.7, "clone": 0.3}, (16, 32), (1.0, 2.0, 3.0)),
+        _packaged("older_short"),
+        _packaged("older_mixed"),
+    )
+}
+"""The kinds of load that docs/benchmarks.md reports. The older ones: what servers before this were
+measured with."""
+
+
+def find_workload(name: str) -> Workload:
+    """A named workload, or one from a JSON file. Raises SettingError."""
+    if name in NAMED:
+        return NAMED[name]
+    path = Path(name)
+    if not path.is_file():
+        raise SettingError(
+            f"no workload is called {name!r}: one of {', '.join(NAMED)}, or a JSON file", param="workload"
+        )
+    try:
+        return parse_workload(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingError(f"{path} is no workload: {error!r}", param="workload") from error
 
 
 @dataclass(frozen=True, slots=True)

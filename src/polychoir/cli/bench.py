@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from polychoir import __version__
+from polychoir.bench.plot import PICTURES, plot
 from polychoir.bench.report import summarise, table
 from polychoir.bench.workloads import Arrivals, find_workload
 from polychoir.errors import SettingError
@@ -29,6 +30,9 @@ _Poisson = Annotated[bool, typer.Option("--poisson", help="Random gaps instead o
 _Concurrency = Annotated[int | None, typer.Option("--concurrency", "-c", min=1, help="Most in flight.")]
 _Seed = Annotated[int, typer.Option("--seed", help="Of sizes and arrivals.")]
 _Json = Annotated[Path | None, typer.Option("--json", help="Write the line of JSON here as well.")]
+_Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Write the latencies as a picture: svg, png or pdf.")
+]
 _Note = Annotated[str, typer.Option("--note", help="Hardware, for the record.")]
 
 
@@ -46,7 +50,7 @@ def serve(
     plain: Annotated[bool, typer.Option("--plain", help="Send only OpenAI's own fields.")] = False,
     api_key: Annotated[str | None, typer.Option(help="Bearer key.")] = None,
     max_in_flight: Annotated[int, typer.Option(min=1, help="Of this client.")] = 512,
-    plot: Annotated[Path | None, typer.Option(help="Write the latencies as a picture.")] = None,
+    plot_file: _Plot = None,
     seed: _Seed = 1,
     json_file: _Json = None,
     note: _Note = "",
@@ -54,7 +58,7 @@ def serve(
     """Send a load to a server; a table, then one line of JSON."""
     from polychoir.bench.serve import Target, run_serve
 
-    _check_files(json_file, plot)
+    _check_files(json_file, plot_file)
     target = Target(url, model, voice, plain, api_key, max_in_flight)
     items = find_workload(workload).items(requests, seed)
     arrivals = _arrivals(rate, poisson, concurrency)
@@ -63,10 +67,8 @@ def serve(
     for kind, message in messages.items():
         typer.echo(f"first {kind}: {message}", err=True)
     typer.echo(table(figures))
-    if plot is not None:
-        from polychoir.bench.plot import plot as draw
-
-        draw(outcomes, plot, f"{workload} at {url}")
+    if plot_file is not None:
+        plot(outcomes, plot_file, f"{workload} at {url}")
     _print(figures, json_file, context)
 
 
@@ -91,6 +93,7 @@ def engine(
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most rows in a step.")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Of a step.")] = None,
     sweep: Annotated[str | None, typer.Option(help="wall(n) for each of these n, e.g. 1,2,4,8.")] = None,
+    plot_file: _Plot = None,
     seed: _Seed = 1,
     json_file: _Json = None,
     note: _Note = "",
@@ -99,7 +102,9 @@ def engine(
     from polychoir.bench import engine as bench
     from polychoir.types import ModelOptions
 
-    _check_files(json_file)
+    _check_files(json_file, plot_file)
+    if sweep is not None and plot_file is not None:
+        raise SettingError("plot shows the latencies of one run, and a sweep is many", param="plot")
     if load is not None and (rate, concurrency) != (None, None):
         raise SettingError("load sets the rate: leave rate and concurrency out", param="load")
     arrivals = _arrivals(rate, poisson and load is None, concurrency)
@@ -118,8 +123,10 @@ def engine(
             typer.echo(f"wall({one['n']}) = {one['wall_s']:.3f} s, {ratio:.2f} of the first")
         _print({"sweep": found, "completed": sum(one["completed"] for one in found)}, json_file, context)
         return
-    figures = bench.run(subject, chosen, arrivals, count=requests, seed=seed, load=load)
+    figures, outcomes = bench.run(subject, chosen, arrivals, count=requests, seed=seed, load=load)
     typer.echo(table(figures))
+    if plot_file is not None:
+        plot(outcomes, plot_file, f"{workload}, the engine of {model}")
     _print(figures, json_file, context)
 
 
@@ -139,18 +146,24 @@ def _arrivals(rate: float | None, poisson: bool, concurrency: int | None) -> Arr
     return Arrivals(rate, poisson, concurrency)
 
 
-def _check_files(json_file: Path | None, picture: Path | None = None) -> None:
+def _check_files(json_file: Path | None, picture: Path | None) -> None:
     """Before the load, not after it."""
     for name, file in (("json", json_file), ("plot", picture)):
         if file is not None and not file.parent.is_dir():
             raise SettingError(f"--{name}: there is no folder {file.parent}", param=name)
+    if picture is not None and picture.suffix not in PICTURES:
+        raise SettingError(f"--plot {picture} is none of {', '.join(PICTURES)}", param="plot")
     if picture is not None and find_spec("matplotlib") is None:
         raise SettingError("--plot needs matplotlib: pip install 'polychoir[bench]'", param="plot")
 
 
 def _print(figures: dict[str, Any], json_file: Path | None, context: typer.Context) -> None:
     """One line of JSON, last, with all that a run needs to be repeated; status 1 if nothing succeeded."""
-    told = {name: value for name, value in context.params.items() if name not in {"api_key", "json_file"}}
+    told = {
+        name: value
+        for name, value in context.params.items()
+        if name not in {"api_key", "json_file", "plot_file"}
+    }
     about = {
         "polychoir": __version__,
         "date": date.today().isoformat(),

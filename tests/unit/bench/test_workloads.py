@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polychoir.bench.report import Outcome, percentile, summarise, table
-from polychoir.bench.workloads import NAMED, Arrivals, Item, find_workload, parse_workload
+from polychoir.bench.workloads import NAMED, Arrivals, Item, Kind, find_workload, parse_workload
 from polychoir.errors import SettingError
 
 
@@ -90,4 +90,57 @@ def test_a_summary_counts_what_succeeded_and_names_what_did_not() -> None:
     assert figures["latency_s"]["speech"]["p50"] == pytest.approx(1.1)
     assert "clone" not in figures["latency_s"]
     assert "failed, 429: 1" in table(figures)
-    assert summarise([], 1.0)["rtf"] is None
+    nothing = summarise([], 1.0)
+    assert (nothing["rtf"], nothing["request_rtf"]) == (None, None)
+    assert table(nothing).startswith("0 of 0 completed")
+
+
+def test_every_kind_has_its_own_figures() -> None:
+    """Each kind has a latency, a first byte and a first audio of its own, so that a mix-up shows."""
+    kinds: tuple[Kind, ...] = ("speech", "design", "clone")
+    outcomes = [
+        Outcome(Item(kind, 2.0, n), due=n, ended=n + 4.0 + k, audio_s=2.0, first_byte=n + 1.0 + k,
+                first_audio=n + 2.0 + k)
+        for k, kind in enumerate(kinds) for n in range(4 + k)
+    ]  # fmt: skip
+    figures = summarise(outcomes, wall_s=10.0)
+    for k, kind in enumerate(kinds):
+        assert figures["kinds"][kind] == {"completed": 4 + k, "audio_s_per_s": pytest.approx(0.2 * (4 + k))}
+        for name, value in {"latency_s": 4.0, "first_byte_s": 1.0, "ttfa_s": 2.0}.items():
+            assert figures[name][kind]["p99"] == pytest.approx(value + k)
+        assert figures["request_rtf"][kind]["p50"] == pytest.approx((4.0 + k) / 2.0)
+    assert figures["latency_s"]["all"]["max"] == pytest.approx(6.0)
+    assert figures["rtf"] == pytest.approx(10.0 / 30.0, abs=1e-5)
+    lines = table(figures).splitlines()
+    assert "RTF 0.33333" in lines[0]
+    assert sum(line.split()[0] == "design" for line in lines[4:]) == 4
+
+
+def test_answers_that_come_whole_have_no_first_audio() -> None:
+    """One that was streamed is told of alone, and not mixed with those that were not."""
+    whole = [Outcome(Item("speech", 2.0, n), 0.0, 3.0, 2.0, first_byte=2.9) for n in range(3)]
+    figures = summarise(whole, wall_s=3.0)
+    assert figures["ttfa_s"] is None
+    assert figures["first_byte_s"]["all"]["p50"] == pytest.approx(2.9)
+    assert "first audio" not in table(figures)
+    streamed = Outcome(Item("clone", 2.0, 9), 0.0, 3.0, 2.0, first_byte=0.4, first_audio=0.5)
+    figures = summarise([*whole, streamed], wall_s=3.0)
+    assert list(figures["ttfa_s"]) == ["all", "clone"]
+    assert figures["ttfa_s"]["all"]["max"] == pytest.approx(0.5)
+    assert "first audio" in table(figures)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "kinds"),
+    [
+        ("older_short", 0.85, {"speech": 0.5, "design": 0.5}),
+        ("older_mixed", 2.65, {"speech": 0.9, "design": 0.05, "clone": 0.05}),
+    ],
+)
+def test_the_older_loads_are_what_their_tables_say(
+    name: str, seconds: float, kinds: dict[Kind, float]
+) -> None:
+    items = find_workload(name).items(4_000)
+    assert np.mean([item.seconds for item in items]) == pytest.approx(seconds, rel=0.05)
+    for kind, share in kinds.items():
+        assert np.mean([item.kind == kind for item in items]) == pytest.approx(share, abs=0.025)
