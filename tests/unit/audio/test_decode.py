@@ -172,3 +172,14 @@ def test_a_wav_of_nan_is_refused() -> None:
     data[-4_000:] = np.full(1_000, np.nan, dtype="<f4").tobytes()
     with pytest.raises(InvalidAudio, match="not numbers"):
         decode_clip(bytes(data), max_seconds=5)
+
+
+def test_a_title_in_an_odd_encoding_spoils_nothing() -> None:
+    plain = clip("wav", "pcm_s16le", 24_000, "mono")
+    title = b"INFOINAM" + (6).to_bytes(4, "little") + b"caf\xe9\xff\xfe"
+    tail = b"LIST" + len(title).to_bytes(4, "little") + title
+    size = (len(plain) + len(tail) - 8).to_bytes(4, "little")
+    titled = plain[:4] + size + plain[8:36] + tail + plain[36:]
+    if plain[36:40] != b"data":  # FFmpeg's own list stands there: ours goes to the end
+        titled = plain[:4] + size + plain[8:] + tail
+    assert np.array_equal(decode_clip(titled, max_seconds=10), decode_clip(plain, max_seconds=10))
