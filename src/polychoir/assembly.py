@@ -61,6 +61,7 @@ def _speaker(reference: ModelReference, settings: Settings, store: VoiceStore, l
         max_resident_seqs=settings.max_resident_seqs,
         max_concurrent_plans=settings.max_concurrent_plans,
         queue_limit=settings.queue_limit,
+        ttfa_target_s=settings.ttfa_target_ms / 1e3,
     )
     engine = _engine(model, limits, reference, settings)
     return Speaker(model, engine, store, lanes, strict_instructions=settings.strict_instructions)

@@ -122,6 +122,12 @@ class Unavailable(_Retryable):
         self.code = code
 
 
+class CannotBatch(PolychoirError):
+    """A plan of several rows that the model can only run one by one. Never sent to a client."""
+
+    code = "internal_error"
+
+
 class DeadlineExceeded(PolychoirError):
     code = "deadline_exceeded"
 

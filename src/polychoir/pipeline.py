@@ -29,6 +29,7 @@ from polychoir.types import (
     Prepared,
     Samples,
     SpeechRequest,
+    Terms,
     VoiceChoice,
 )
 from polychoir.voices import LOCK_PHRASE, STOCK_VOICES, StockVoice, VoiceStore, resolve
@@ -86,7 +87,7 @@ class Speaker:
         if self._strict_instructions and INSTRUCTIONS_IGNORED in prepared.warnings:
             raise InvalidRequest("this model cannot honour these instructions", param="instructions")
         desk = Desk(request, voice, prepared, time.perf_counter() - started, ignored)
-        stream = await self.engine.submit(prepared.chunks, tier=request.tier)
+        stream = await self.engine.submit(prepared.chunks, _terms(desk, desk.prepare_s))
         return Speech(self, desk, stream)
 
     async def rest_of(self, desk: Desk, first: ChunkAudio) -> ChunkStream:
@@ -94,7 +95,8 @@ class Speaker:
         if desk.prepared.rest is None:
             raise InternalError("this is a bug: nothing waits for the first chunk")
         chunks = await self._lanes.run(len(desk.request.text), partial(desk.prepared.rest, first))
-        return await self.engine.submit(chunks, tier=desk.request.tier, more=True)
+        took = desk.prepare_s + first.queue_s + first.run_s + first.decode_s
+        return await self.engine.submit(chunks, _terms(desk, took, more=True))
 
     async def _prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
         work = partial(self.model.frontend.prepare, request, voice)
@@ -126,6 +128,13 @@ class Speaker:
                 if audio.codes is None:
                     raise InternalError(f"{self.info.name} designs voices but gives no codes to keep")
                 self.store.put(self.info.name, stock.name, replace(audio.codes, text=LOCK_PHRASE, rms=None))
+
+
+def _terms(desk: Desk, spent_s: float, *, more: bool = False) -> Terms:
+    """What the engine is asked for, with what is left of the request's time."""
+    request = desk.request
+    left = None if request.timeout_s is None else max(0.0, request.timeout_s - spent_s)
+    return Terms(request.tier, request.tenant, left, more)
 
 
 def _check_length(chunks: Sequence[Chunk], total: int) -> None:

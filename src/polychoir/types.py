@@ -76,6 +76,28 @@ class SpeechRequest:
     """Write out numbers and abbreviations first; None is what the model does anyway."""
     reference: ReferenceClip | None = None
     tier: Tier = "standard"
+    tenant: str = ""
+    """Whose share of the device it uses: the API key, by a name that gives nothing away."""
+    timeout_s: float | None = None
+    """Seconds from now after which nobody wants the answer; None: no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms chunks go to an engine.
+
+    timeout_s: seconds after which nobody wants them. more: they continue a request that was let in before,
+    and are never refused, or half-spoken requests would be the first to suffer from a full house.
+    """
+
+    tier: Tier = "standard"
+    tenant: str = ""
+    timeout_s: float | None = None
+    more: bool = False
+
+
+STANDARD = Terms()
+"""Whoever says nothing of it."""
 
 
 # -- Desk: what a model's frontend made of it ----------------------------------------------------

@@ -44,7 +44,6 @@ def test_every_field_of_the_contract_is_declared_and_described() -> None:
         ({"adapter": "a1"}, "adapter"),
         ({"lora": "a1"}, "adapter"),
         ({"timestamps": True}, "timestamps"),
-        ({"priority": "batch"}, "priority"),
         ({"loudness": -16}, "loudness"),
         ({"normalize_text": True}, "normalize_text"),
         ({"ref_audio": "https://example.org/a.wav"}, "ref_audio"),
@@ -245,3 +244,9 @@ def test_any_object_is_a_request_or_a_named_refusal(fields: dict[str, Any]) -> N
     else:
         assert 0 <= request.seed <= MAX_SEED
         assert 0.25 <= request.speed <= 4
+
+
+@pytest.mark.parametrize("priority", ["interactive", "standard", "batch"])
+async def test_a_request_names_its_tier(house: Served, priority: str) -> None:
+    response = await house.speak(priority=priority)
+    assert response.status_code == 200

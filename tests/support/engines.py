@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from polychoir.engine.plan import Limits
-from polychoir.engine.sequence import Sequence
+from polychoir.engine.sequence import Sequence, Urgency
 from polychoir.types import Chunk, SequenceOutput, StepPlan, StepResult, Tier, Work
 
 
@@ -41,6 +41,23 @@ def row(
     seq_id: int, tokens: int = 10, steps: int | None = 3, *, tier: Tier = "standard", **more: object
 ) -> Sequence:
     return Sequence(seq_id, seq_id, chunk(tokens, steps, **more), tier, arrived_at=float(seq_id))
+
+
+def urgent(
+    seq_id: int,
+    urgency: Urgency,
+    deadline: float,
+    *,
+    tokens: int = 10,
+    steps: int = 3,
+    tenant: str = "",
+    arrived_at: float = 0.0,
+) -> Sequence:
+    """A row wanted by a time."""
+    tier: Tier = {Urgency.WAITING: "standard", Urgency.IDLE: "batch"}.get(urgency, "interactive")
+    made = Sequence(seq_id, seq_id, chunk(tokens, steps), tier, arrived_at, tenant)
+    made.urgency, made.deadline = urgency, deadline
+    return made
 
 
 @dataclass

@@ -24,7 +24,7 @@ from polychoir.engine.engine import ChunkStream, check_submission, settle
 from polychoir.engine.loop import Status
 from polychoir.engine.plan import Limits
 from polychoir.errors import InternalError, Overloaded, PolychoirError, Unavailable
-from polychoir.types import Chunk, ChunkAudio, Tier
+from polychoir.types import STANDARD, Chunk, ChunkAudio, Terms
 
 MOST_LOSSES = 2
 """How often a request is sent again. One that has seen three workers die may be what kills them."""
@@ -44,14 +44,20 @@ class Asked:
 
     stream: ChunkStream
     left: dict[int, Chunk]
-    tier: Tier
-    admitted: bool
+    terms: Terms
     answer: asyncio.Future[None]
     asked_at: float
     worker: Supervisor | None = None
     losses: int = 0
     late_s: float = 0.0
     """Seconds between being asked and being sent to the worker that has it."""
+
+    @property
+    def terms_now(self) -> Terms:
+        """What is left of its time; let in once, it is never refused."""
+        if self.terms.timeout_s is None:
+            return self.terms
+        return replace(self.terms, timeout_s=max(0.0, self.terms.timeout_s - self.late_s))
 
 
 class WorkerEngine:
@@ -112,17 +118,15 @@ class WorkerEngine:
         if self.status == "failed" and self.failure is not None:
             raise self.failure
 
-    async def submit(
-        self, chunks: Sequence[Chunk], *, tier: Tier = "standard", more: bool = False
-    ) -> ChunkStream:
-        check_submission(self.status, chunks, more=more)
+    async def submit(self, chunks: Sequence[Chunk], terms: Terms = STANDARD) -> ChunkStream:
+        check_submission(self.status, chunks, more=terms.more)
         request = next(self._requests)
         stream = ChunkStream(self, request, len(chunks))
         left = {chunk.index: chunk for chunk in chunks}
         if len(left) < len(chunks):
             raise InternalError("this is a bug in the model: two chunks of a request have one index")
         answer = asyncio.get_running_loop().create_future()
-        asked = Asked(stream, left, tier, more, answer, self._clock())
+        asked = Asked(stream, left, terms, answer, self._clock())
         try:
             await self._room()
             self._asked[request] = asked
@@ -180,7 +184,7 @@ class WorkerEngine:
         worker = ready[choose([Load(*self._sent[one], one.stats) for one in ready], tokens)]
         self._count(worker, tokens, len(chunks))
         asked.worker, asked.late_s = worker, self._clock() - asked.asked_at
-        record, tail = m.pack_submission(asked.stream.request, chunks, asked.tier, more=asked.admitted)
+        record, tail = m.pack_submission(asked.stream.request, chunks, asked.terms_now)
         worker.send(record, tail)
 
     def _forget(self, request: int) -> Asked | None:
@@ -258,7 +262,7 @@ class WorkerEngine:
         if asked is None:
             return
         if refusal is None:
-            asked.admitted = True
+            asked.terms = replace(asked.terms, more=True)
             settle(asked.answer, None)
             return
         self._forget(request)

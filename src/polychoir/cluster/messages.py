@@ -19,7 +19,7 @@ from polychoir import errors
 from polychoir.engine.core import EngineStats
 from polychoir.engine.plan import Limits
 from polychoir.errors import InternalError, PolychoirError
-from polychoir.types import Chunk, ModelOptions, Tier, VoicePrompt, Work
+from polychoir.types import Chunk, ModelOptions, Terms, VoicePrompt, Work
 
 LARGE_BYTES = 16_384
 """A row's own bytes from this size on travel in the tail, each different one once: the pieces of a text
@@ -71,8 +71,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Make these chunks (`engine.loop.Submit`). sizes: of the byte strings in the tail, in order."""
 
     request: int
-    tier: Tier
-    more: bool
+    terms: Terms
     chunks: tuple[PackedChunk, ...]
     sizes: tuple[int, ...] = ()
 
@@ -149,13 +148,11 @@ decode_from_worker: Callable[[memoryview], FromWorker] = msgspec.msgpack.Decoder
 # -- Chunks --------------------------------------------------------------------------------------
 
 
-def pack_submission(
-    request: int, chunks: Iterable[Chunk], tier: Tier, *, more: bool
-) -> tuple[Submit, list[bytes]]:
+def pack_submission(request: int, chunks: Iterable[Chunk], terms: Terms) -> tuple[Submit, list[bytes]]:
     """A submission as a record and its tail."""
     large: dict[bytes, int] = {}
     packed = tuple(_pack(chunk, large) for chunk in chunks)
-    return Submit(request, tier, more, packed, tuple(map(len, large))), list(large)
+    return Submit(request, terms, packed, tuple(map(len, large))), list(large)
 
 
 def unpack_submission(submit: Submit, tail: memoryview) -> tuple[Chunk, ...]:

@@ -117,7 +117,7 @@ class Worker:
 
         try:
             chunks = m.unpack_submission(record, tail)
-            self._running().post(engine.Submit(request, chunks, record.tier, answer, deliver, record.more))
+            self._running().post(engine.Submit(request, chunks, record.terms, answer, deliver))
         except Overloaded as refusal:
             answer(refusal)
         except (msgspec.MsgspecError, ImportError, AttributeError) as error:

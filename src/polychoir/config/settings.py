@@ -157,7 +157,7 @@ class Settings(BaseModel):
     request_timeout_s: float = _setting(
         600.0, "seconds a request may take unless it says its own timeout", "timeout", gt=0, le=86_400
     )
-    ttfa_target_ms: float | None = _setting(None, "time to first audio that admission keeps", gt=0)
+    ttfa_target_ms: float = _setting(300.0, "time to first audio that admission keeps", gt=0, le=600_000)
 
     # -- Defaults of request fields
     num_step: int | None = _setting(None, "unmasking steps", "default_num_step", ge=1, le=128)

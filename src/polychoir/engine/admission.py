@@ -1,26 +1,107 @@
-"""Who is let in. Exact work is known on arrival, so a full house says so at once."""
+"""Who is let in. The exact work is known on arrival, so a full house says so at once, and for how long.
+
+A listener is let in if the first chunk is predicted within the target and nobody's playback, the newcomer's
+included, would run dry. Others wait; they are refused at the queue's bound only, or when they would not be
+done within their timeout. A request that goes on is never refused.
+"""
 
 from __future__ import annotations
 
-from polychoir.engine.cost import backlog_s
+from collections.abc import Sequence
+
+from polychoir.engine.cost import live_steps
 from polychoir.engine.scheduler import Scheduler
+from polychoir.engine.sequence import Urgency
+from polychoir.engine.step_size import quick_size, target_s
+from polychoir.engine.urgency import wanted
 from polychoir.errors import Overloaded
-from polychoir.types import Tier
+from polychoir.types import Chunk, Terms
 
-MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+SURE = 0.85
+"""Of the pace that the curve promises: what is let in is in time even if a little goes wrong."""
+CERTAIN = 0.8
+"""Of the target, what the predicted first audio may take."""
+MIN_RETRY_S, MAX_RETRY_S = 0.05, 600.0
+
+Wanted = list[tuple[Urgency, float]]
 
 
-def admit(scheduler: Scheduler, rows: int, tier: Tier, tokens_per_s: float) -> None:
-    """Raise Overloaded if `rows` more of this tier would pass the queue's bound.
-
-    A request with more rows than the bound is taken by an empty queue only: refusing it for ever would
-    make the bound a limit on text length, which has a setting of its own.
-    """
-    waiting = scheduler.waiting_by_tier[tier]
-    if waiting == 0 or waiting + rows <= scheduler.limits.queue_limit:
-        return
-    backlog = backlog_s(scheduler.backlog_tokens, tokens_per_s)
-    raise Overloaded(
-        f"the {tier} queue is full ({waiting} rows waiting)",
-        retry_after_s=min(max(backlog, MIN_RETRY_S), MAX_RETRY_S),
+def admit(scheduler: Scheduler, chunks: Sequence[Chunk], terms: Terms, now: float) -> Wanted:
+    """Urgency and deadline of each chunk. Raises Overloaded, with the seconds until it would be let in."""
+    first = chunks[0].work
+    target = target_s(
+        scheduler.limits.ttfa_target_s, scheduler.cost, scheduler.cost.weight(first), live_steps(first)
     )
+    found = wanted(chunks, terms.tier, now, target)
+    if terms.more:
+        return found
+    _check_queue(scheduler, len(chunks), terms)
+    if terms.tier == "interactive":
+        _check_listeners(scheduler, chunks, found, target, now)
+    elif terms.tier == "standard" and terms.timeout_s is not None:
+        _check_timeout(scheduler, chunks, terms.timeout_s)
+    return found
+
+
+def predicted_ttfa_s(scheduler: Scheduler, first: Chunk, now: float) -> float:
+    """Seconds to the audio of a first chunk that arrived now.
+
+    It waits for room among the first chunks if they fill the largest quick step, then shares steps with
+    them; what other listeners need by then is done before.
+    """
+    cost, steps, backlog = scheduler.cost, live_steps(first.work), scheduler.backlog
+    weight = max(1, round(cost.weight(first.work)))
+    target = target_s(scheduler.limits.ttfa_target_s, cost, weight, steps)
+    quick = max(_quick(scheduler, target, steps), weight)
+    waits = scheduler.batch.steps_until_room(weight, quick, steps) * cost.seconds(quick)
+    runs = steps * cost.seconds(min(backlog.weights[Urgency.FIRST] + weight, quick))
+    due = max(0, backlog.listening.due(now + target, now) - backlog.left[Urgency.FIRST])
+    step = cost.seconds(sum(plan.tokens for plan in scheduler.in_flight.values()))
+    return step + waits + runs + due / cost.pace(quick) + cost.decode_s
+
+
+def _check_listeners(
+    scheduler: Scheduler, chunks: Sequence[Chunk], found: Wanted, target: float, now: float
+) -> None:
+    late = predicted_ttfa_s(scheduler, chunks[0], now) - CERTAIN * target
+    steps = live_steps(chunks[0].work)
+    more = [
+        (deadline, round(live_steps(chunk.work) * scheduler.cost.weight(chunk.work)))
+        for chunk, (_, deadline) in zip(chunks, found, strict=True)
+    ]
+    late = max(late, scheduler.backlog.listening.excess_s(more, SURE * _pace(scheduler, target, steps), now))
+    if late > 0:
+        raise _overloaded("the first audio would come late", late)
+
+
+def _check_timeout(scheduler: Scheduler, chunks: Sequence[Chunk], timeout_s: float) -> None:
+    cost, backlog = scheduler.cost, scheduler.backlog
+    mine = sum(live_steps(chunk.work) * cost.weight(chunk.work) for chunk in chunks)
+    ahead = backlog.listening.total + backlog.waiting.total
+    late = (ahead + mine) / cost.pace(scheduler.limits.max_num_batched_tokens) - timeout_s
+    if late > 0 and ahead:
+        raise _overloaded(f"it would not be done within {timeout_s:g} s", late)
+
+
+def _check_queue(scheduler: Scheduler, rows: int, terms: Terms) -> None:
+    """A request with more rows than the bound is taken by an empty queue only: refusing it for ever would
+    make the bound a limit on text length, which has a setting of its own."""
+    waiting, limit = scheduler.waiting_by_tier[terms.tier], scheduler.limits.queue_limit
+    if waiting == 0 or waiting + rows <= limit:
+        return
+    backlog = scheduler.backlog.tokens / scheduler.cost.pace(scheduler.limits.max_num_batched_tokens)
+    too_many = min(1.0, (waiting + rows - limit) / waiting)
+    raise _overloaded(f"the {terms.tier} queue is full ({waiting} rows waiting)", backlog * too_many)
+
+
+def _quick(scheduler: Scheduler, target: float, steps: int) -> float:
+    return min(quick_size(scheduler.cost, target, steps), scheduler.limits.max_num_batched_tokens)
+
+
+def _pace(scheduler: Scheduler, target: float, steps: int) -> float:
+    """Tokens a second in steps as large as they become while listeners wait."""
+    return scheduler.cost.pace(max(1.0, _quick(scheduler, target, steps)))
+
+
+def _overloaded(why: str, retry_s: float) -> Overloaded:
+    return Overloaded(why, retry_after_s=min(max(retry_s, MIN_RETRY_S), MAX_RETRY_S))

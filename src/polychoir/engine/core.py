@@ -79,12 +79,12 @@ class EngineCore:
     def step(self) -> bool:
         """Start what can start and settle what has come back. False if nothing came back."""
         now = self._clock()
+        ended = self.scheduler.expire(now)
         while (plan := self.scheduler.schedule(now)) is not None:
             self.counts.dispatched(plan, self._batch_size(plan), now)
             self.runner.submit(plan)
         results = self.runner.poll()
         now = self._clock()
-        ended: list[Ended] = []
         for result in results:
             if isinstance(result.error, DeviceLost):
                 raise result.error  # no later plan can succeed, and no row is to blame
@@ -95,7 +95,7 @@ class EngineCore:
             if one.output.error is not None:
                 self.runner.drop(one.sequence.seq_id)  # whatever it still holds of a row that was given up
             self._deliver(one)
-        return bool(results)
+        return bool(results or ended)
 
     def add(self, row: Sequence) -> None:
         """A row that was let in. The runner may have something to make for it before it can run."""

@@ -43,6 +43,12 @@ class Demand:
         """Tokens a second that finish everything in time."""
         return max((tokens / span for span, tokens in self._profile(now)), default=0.0)
 
+    def due(self, deadline: float, now: float) -> int:
+        """Tokens wanted by then, to the width of a bucket."""
+        self._turn(now)
+        last = min(_number(deadline), self._first + SIGHT)
+        return self._late + sum(self._buckets.get(number, 0) for number in range(self._first, last + 1))
+
     def excess_s(self, more: Sequence[tuple[float, int]], pace: float, now: float) -> float:
         """Seconds by which the worst deadline is missed at `pace` tokens a second, with `more` work as pairs
         of deadline and tokens; 0 if all are met. Deadlines before the first of `more` are not its fault."""

@@ -19,7 +19,7 @@ from polychoir.engine.plan import Limits
 from polychoir.engine.sequence import Ended
 from polychoir.errors import InternalError, PolychoirError, Unavailable
 from polychoir.models.base import Model
-from polychoir.types import Chunk, ChunkAudio, Tier
+from polychoir.types import STANDARD, Chunk, ChunkAudio, Terms
 
 LOADING_RETRY_S = 2.0
 
@@ -48,12 +48,9 @@ class Engine(Protocol):
         """Wait until the model is warm. Raises what loading raised (ModelLoadError, mostly)."""
         ...
 
-    async def submit(
-        self, chunks: Sequence[Chunk], *, tier: Tier = "standard", more: bool = False
-    ) -> ChunkStream:
+    async def submit(self, chunks: Sequence[Chunk], terms: Terms = STANDARD) -> ChunkStream:
         """Make these chunks.
 
-        more: they continue a request that was let in before, and are never refused.
         Raises Overloaded (full), Unavailable (still loading), InternalError (the engine has failed).
         """
         ...
@@ -101,10 +98,8 @@ class LocalEngine:
         if self.failure is not None:
             raise self.failure
 
-    async def submit(
-        self, chunks: Sequence[Chunk], *, tier: Tier = "standard", more: bool = False
-    ) -> ChunkStream:
-        check_submission(self.status, chunks, more=more)
+    async def submit(self, chunks: Sequence[Chunk], terms: Terms = STANDARD) -> ChunkStream:
+        check_submission(self.status, chunks, more=terms.more)
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         stream = ChunkStream(self, next(self._requests), len(chunks))
@@ -115,7 +110,7 @@ class LocalEngine:
         def deliver(end: Ended | PolychoirError) -> None:
             _call(loop, stream.put, outcome(end, self.model.info.sample_rate))
 
-        self._loop.post(Submit(stream.request, chunks, tier, answered, deliver, more))
+        self._loop.post(Submit(stream.request, chunks, terms, answered, deliver))
         try:
             await answer
         except asyncio.CancelledError:

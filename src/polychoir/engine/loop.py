@@ -21,7 +21,7 @@ from polychoir.engine.sequence import Ended
 from polychoir.engine.sequence import Sequence as Row
 from polychoir.errors import DeviceLost, InternalError, Overloaded, PolychoirError
 from polychoir.models.base import Model
-from polychoir.types import Chunk, Tier
+from polychoir.types import Chunk, Terms
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +35,14 @@ INBOX_LIMIT = 20_000
 class Submit:
     """Make these chunks. `answer` is told once: None if they were let in, else why not.
 
-    `deliver` then gets each chunk's end. `more` continues a request that was let in before: it is never
-    refused, or half-spoken requests would be the first to suffer from a full house.
+    `deliver` then gets each chunk's end.
     """
 
     request: int
     chunks: Sequence[Chunk]
-    tier: Tier
+    terms: Terms
     answer: Callable[[PolychoirError | None], None]
     deliver: Callable[[Ended | PolychoirError], None]
-    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +189,31 @@ class EngineLoop:
                 self._abort(core, command)
 
     def _submit(self, core: EngineCore, command: Submit) -> None:
+        now, terms = self._clock(), command.terms
         try:
-            if not command.more:
-                admit(core.scheduler, len(command.chunks), command.tier, core.counts.tokens_per_s)
+            wanted = admit(core.scheduler, command.chunks, terms, now)
         except Overloaded as refusal:
             core.counts.sequences_refused += len(command.chunks)
             command.answer(refusal)
             return
-        now = self._clock()
         self._sinks[command.request] = command.deliver
         rows = self._rows.setdefault(command.request, set())
-        for chunk in command.chunks:
-            core.add(Row(self._next_seq_id, command.request, chunk, command.tier, now))
+        expires_at = float("inf") if terms.timeout_s is None else now + terms.timeout_s
+        for chunk, (urgency, deadline) in zip(command.chunks, wanted, strict=True):
             rows.add(self._next_seq_id)
+            core.add(
+                Row(
+                    self._next_seq_id,
+                    command.request,
+                    chunk,
+                    terms.tier,
+                    now,
+                    terms.tenant,
+                    urgency,
+                    deadline,
+                    expires_at,
+                )
+            )
             self._next_seq_id += 1
         command.answer(None)
 

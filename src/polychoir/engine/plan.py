@@ -1,11 +1,10 @@
-"""How large a step may be, and which rows fill it. Pure functions over plain data."""
+"""How large a step and a house may be, and what is left of it. Plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from polychoir.engine.sequence import Sequence
+from polychoir.engine.sequence import Sequence, Urgency
 from polychoir.errors import SettingError
 from polychoir.types import ModelInfo
 
@@ -17,7 +16,8 @@ class Limits:
     max_num_seqs: rows in one step. max_num_batched_tokens: tokens in one step (a larger row runs alone).
     max_resident_seqs, max_resident_tokens: rows that hold a slot, paused ones included, and their tokens
     together (None: unbounded). max_concurrent_plans: plans in flight.
-    steps_ahead: steps of one row in flight. queue_limit: waiting rows of one tier.
+    steps_ahead: steps of one row in flight. queue_limit: waiting rows of one tier. ttfa_target_s: to a
+    listener's first audio, where the device can do it.
     """
 
     max_num_seqs: int
@@ -27,6 +27,7 @@ class Limits:
     steps_ahead: int = 1
     queue_limit: int = 2_000
     max_resident_tokens: int | None = None
+    ttfa_target_s: float = 0.3
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_concurrent_plans", "queue_limit"):
@@ -45,6 +46,7 @@ def limits_for(
     max_resident_seqs: int | None = None,
     max_concurrent_plans: int | None = None,
     queue_limit: int = 2_000,
+    ttfa_target_s: float = 0.3,
 ) -> Limits:
     """Resolve settings (None = default) against what the model can do.
 
@@ -67,6 +69,7 @@ def limits_for(
         steps_ahead=info.steps_ahead if batch else 1,
         queue_limit=queue_limit,
         max_resident_tokens=info.max_resident_tokens,
+        ttfa_target_s=ttfa_target_s,
     )
 
 
@@ -77,44 +80,42 @@ def fitted(limits: Limits, step_tokens: int | None) -> Limits:
 
 @dataclass(slots=True)
 class Room:
-    """What is left for rows that have not started: slots, and tokens where they are bounded."""
+    """What a plan still has room for, and what the house has for rows that hold no slot yet.
 
-    slots: int
-    tokens: int | None = None
-
-    def take(self, row: Sequence) -> bool:
-        """True if the row holds a slot already or gets one now."""
-        if row.next_step > 0 or row.epoch > 0:
-            return True
-        tokens = row.chunk.work.tokens
-        if self.slots <= 0 or (self.tokens is not None and tokens > self.tokens):
-            return False
-        self.slots -= 1
-        self.tokens = None if self.tokens is None else self.tokens - tokens
-        return True
-
-
-def fill(order: Iterable[Sequence], limits: Limits, room: Room) -> list[Sequence]:
-    """Take rows in the given order until the step is full.
-
-    The first row always gets in, however large; a later row that does not fit is passed over, so the
-    order decides who runs now and nobody can be passed over for ever: everyone becomes first. A row that
-    has not started needs `room`. Rows of another bucket than the first wait for a plan of their own; so does
-    a row that must run alone.
+    rows, tokens: as the limits have it. size: tokens that the step should have, attention counted.
+    slots: for newcomers; `spare` of them are kept for those that somebody waits to hear anything of.
+    resident: tokens of newcomers; None where unbounded. vacant: nobody is in the house, so even a row larger
+    than that may come.
     """
-    chosen: list[Sequence] = []
-    tokens = 0
-    for row in order:
-        if (chosen and not _joins(row, chosen[0], tokens, limits)) or not room.take(row):
-            continue
-        chosen.append(row)
-        tokens += row.chunk.work.tokens
-        if row.alone or len(chosen) >= limits.max_num_seqs or tokens >= limits.max_num_batched_tokens:
-            break
-    return chosen
 
+    rows: int
+    tokens: int
+    size: float
+    slots: int
+    spare: int = 0
+    resident: int | None = None
+    vacant: bool = False
 
-def _joins(row: Sequence, first: Sequence, tokens: int, limits: Limits) -> bool:
-    work = row.chunk.work
-    fits = tokens + work.tokens <= limits.max_num_batched_tokens
-    return fits and not row.alone and work.bucket == first.chunk.work.bucket
+    def houses(self, row: Sequence) -> bool:
+        """Whether the row holds a slot or there is one for it."""
+        if row.holds_slot:
+            return True
+        kept = 0 if row.urgency is Urgency.FIRST else self.spare
+        fits = self.vacant or self.resident is None or row.chunk.work.tokens <= self.resident
+        return self.slots > kept and fits
+
+    def fits(self, row: Sequence, *, beyond: bool) -> bool:
+        """Whether the row could join the plan beside those in it; beyond: the last one may pass the size."""
+        soft = self.size > 0 if beyond else row.weight <= self.size
+        return self.rows > 0 and row.chunk.work.tokens <= self.tokens and soft
+
+    def take(self, row: Sequence) -> None:
+        """The row is in, even if it is larger than the room: the first always goes."""
+        tokens = row.chunk.work.tokens
+        self.rows -= 1
+        self.tokens -= tokens
+        self.size -= row.weight
+        if not row.holds_slot:
+            self.slots -= 1
+            self.vacant = False
+            self.resident = None if self.resident is None else self.resident - tokens

@@ -10,11 +10,16 @@ from polychoir.types import Chunk, SequenceOutput, Tier
 
 
 class Urgency(IntEnum):
-    """FIRST: somebody waits to hear anything. SLACK: it is wanted by some time. IDLE: whenever."""
+    """Who goes first when not all can.
+
+    FIRST: somebody waits to hear anything. LISTENING: the next piece for somebody who hears the ones before
+    it. WAITING: somebody waits for the whole. IDLE: whenever.
+    """
 
     FIRST = 0
-    SLACK = 1
-    IDLE = 2
+    LISTENING = 1
+    WAITING = 2
+    IDLE = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -33,16 +38,27 @@ class Sequence:
     arrived_at: float
     tenant: str = ""
     """Whose share of the device it uses."""
-    urgency: Urgency = Urgency.SLACK
+    urgency: Urgency = Urgency.WAITING
     deadline: float = float("inf")
     """When its audio is wanted."""
     expires_at: float = float("inf")
-    """Not started by then: nobody wants it any more."""
+    """Not done by then: nobody wants it any more."""
     next_step: int = 0
     done_steps: int = 0
     epoch: int = 0
+    suspects: int = 0
+    """Number of the group of rows that a failed plan is blamed on, while the row at fault is looked for."""
+    cleared_at: int = 0
+    """The step from which it is no suspect any more."""
     alone: bool = False
-    """A plan with this row in it failed: it runs by itself until the row at fault is known."""
+    """The model cannot run it together with others."""
+    weight: int = 0
+    """Its tokens in a step, attention counted as the tokens it costs as much as (`StepCost.weight`)."""
+    last_plan: int = -1
+    """Number of the plan it was last in, or that was next when it began to wait."""
+    entry: int = 0
+    """Its place among the rows that are ready (`ready.py`); 0 while it has none."""
+    passed_over: int = 0
     started_at: float | None = None
     last_step_at: float | None = None
 
@@ -70,11 +86,17 @@ class Sequence:
         """It has run, so a runner keeps its state, even while it pauses."""
         return self.started_at is not None
 
+    @property
+    def bucket(self) -> int | None:
+        """Rows of one plan share it. Suspects, and rows that run alone, have one to themselves."""
+        if self.alone:
+            return ~(2 * self.seq_id)
+        return ~(2 * self.suspects + 1) if self.suspects else self.chunk.work.bucket
+
     def start_again(self) -> None:
-        """Back to step 0 by itself. Noise is a function of the step, so the result is the same."""
+        """Back to step 0. Noise is a function of the step, so the result is the same."""
         self.next_step = self.done_steps = 0
         self.epoch += 1
-        self.alone = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from polychoir.types import Chunk, Tier
 
 BATCH_S = 4 * 3_600.0
 """A job's rows run when nothing else needs the device; after so long they are as urgent as the rest."""
+MARGIN_S = 0.25
+"""Before the audio ahead of a piece has been heard: as coarse as the books on deadlines (`demand.py`) are."""
 
 
 def wanted(chunks: Sequence[Chunk], tier: Tier, now: float, ttfa_s: float) -> list[tuple[Urgency, float]]:
@@ -26,11 +28,11 @@ def wanted(chunks: Sequence[Chunk], tier: Tier, now: float, ttfa_s: float) -> li
         return [(Urgency.IDLE, now + BATCH_S)] * len(chunks)
     if tier == "standard":
         whole = now + ttfa_s + sum(chunk.estimated_s for chunk in chunks)
-        return [(Urgency.SLACK, whole)] * len(chunks)
+        return [(Urgency.WAITING, whole)] * len(chunks)
     found: list[tuple[Urgency, float]] = []
     heard = 0.0
     for chunk in chunks:
-        urgency = Urgency.SLACK if chunk.index else Urgency.FIRST
-        found.append((urgency, now + max(ttfa_s, heard)))
+        urgency = Urgency.LISTENING if chunk.index else Urgency.FIRST
+        found.append((urgency, now + max(ttfa_s, heard - MARGIN_S)))
         heard += chunk.estimated_s
     return found

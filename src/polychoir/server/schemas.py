@@ -157,6 +157,7 @@ class SpeechBody(BaseModel):
             normalize_text=self.normalize_text,
             reference=_reference(self.ref_audio, self.ref_text),
             tier=self.tier,
+            timeout_s=self.timeout,
         )
 
 
@@ -168,7 +169,6 @@ NOT_BUILT: Mapping[str, tuple[frozenset[Any], str]] = {
     "stream_format": (frozenset({None, "audio"}), "answers are buffered"),
     "chunk_mode": (frozenset({None, "concurrent"}), "long texts are split in one way"),
     "adapter": (frozenset({None}), "adapters cannot be loaded"),
-    "priority": (frozenset({None, "standard"}), "requests are served in the order of their arrival"),
     "timestamps": (frozenset({None, False}), "word times are not measured"),
     "loudness": (frozenset({None}), "loudness is not set"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -95,6 +95,8 @@ class Visit:
         self.model = self._facts["model"] = speaker.info.name
         unknown = check_unknown_fields(body, strict=settings.strict_fields)
         asked = await _asked(body, self._request.scope["state"]["request_id"])
+        most_s = settings.request_timeout_s
+        asked = replace(asked, timeout_s=min(asked.timeout_s or most_s, most_s))
         self._facts["chars"] = len(asked.text)
         if settings.log_requests:
             self._facts["input"] = asked.text

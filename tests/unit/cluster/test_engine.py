@@ -25,7 +25,7 @@ from polychoir.engine.plan import limits_for
 from polychoir.errors import InternalError, ModelLoadError, Overloaded, Unavailable
 from polychoir.models.fake import FakeModel
 from polychoir.models.registry import open_model
-from polychoir.types import Chunk, ChunkAudio, ModelOptions, SpeechRequest, VoiceChoice
+from polychoir.types import Chunk, ChunkAudio, ModelOptions, SpeechRequest, Terms, VoiceChoice
 from support.misbehaving import NAME, environment
 from support.serving import until
 
@@ -180,7 +180,7 @@ async def test_a_continued_request_waits_for_the_next_worker(start: Start) -> No
     engine = await start()
     os.kill(engine.workers[0].process.pid, signal.SIGKILL)
     await until(lambda: engine.status == "loading")
-    async with await asyncio.wait_for(engine.submit(chunks(1), more=True), 20) as stream:
+    async with await asyncio.wait_for(engine.submit(chunks(1), Terms(more=True)), 20) as stream:
         assert len([audio async for audio in stream]) == len(chunks(1))
 
 

@@ -13,7 +13,7 @@ from polychoir.errors import InternalError, PolychoirError
 from polychoir.models.omnivoice.row import OmniVoiceRow, Shaping
 from polychoir.models.onnx_voice.hibari.row import HibariRow
 from polychoir.models.onnx_voice.vits.row import VitsRow
-from polychoir.types import Chunk, SamplingParams, SpeechRequest, VoicePrompt, Work
+from polychoir.types import Chunk, SamplingParams, SpeechRequest, Terms, VoicePrompt, Work
 
 CLIP = bytes(range(256)) * 400
 OMNIVOICE = OmniVoiceRow(
@@ -33,10 +33,10 @@ OMNIVOICE = OmniVoiceRow(
 def through(*rows: Any, **fields: Any) -> tuple[tuple[Chunk, ...], int]:
     """Chunks that have been sent, and the bytes of the tail."""
     chunks = [Chunk(index, "text", Work(7, 3, 2), row, 1.5) for index, row in enumerate(rows)]
-    record, tail = m.pack_submission(3, chunks, "batch", more=True)
+    record, tail = m.pack_submission(3, chunks, Terms("batch", more=True))
     got = m.decode_to_worker(memoryview(bytearray(m.encode(record))))
     assert isinstance(got, m.Submit)
-    assert (got.request, got.tier, got.more) == (3, "batch", True)
+    assert (got.request, got.terms) == (3, Terms("batch", more=True))
     unpacked = m.unpack_submission(got, memoryview(bytearray(b"".join(tail))))
     assert list(unpacked) == chunks
     return unpacked, sum(map(len, tail))
@@ -68,13 +68,13 @@ def test_pieces_of_a_text_share_one_clip() -> None:
 
 def test_a_row_that_is_no_record_is_the_models_bug() -> None:
     with pytest.raises(InternalError, match="its rows are dict, not dataclasses"):
-        m.pack_submission(1, [Chunk(0, "", Work(1, 1), {})], "standard", more=False)
+        m.pack_submission(1, [Chunk(0, "", Work(1, 1), {})], Terms())
 
 
 def test_only_a_dataclass_is_made_from_a_name() -> None:
     chunk = m.PackedChunk(0, "", Work(1, 1), 0.0, "os:system", m.msgspec.Raw(m.encode("true")))
     with pytest.raises(InternalError, match="not a row"):
-        m.unpack_submission(m.Submit(1, "standard", False, (chunk,)), memoryview(b""))
+        m.unpack_submission(m.Submit(1, Terms(), (chunk,)), memoryview(b""))
 
 
 @pytest.mark.parametrize(

@@ -1,52 +1,13 @@
-"""Filling a step and resolving limits."""
+"""Resolving limits."""
 
 from __future__ import annotations
 
 import pytest
 
-from polychoir.engine.plan import Room, fill, limits_for
+from polychoir.engine.plan import limits_for
 from polychoir.errors import SettingError
 from polychoir.types import ModelInfo
-from support.engines import limits, row
-
-
-def ids(rows):
-    return [one.seq_id for one in rows]
-
-
-def test_rows_are_taken_in_order_until_the_tokens_are_spent():
-    rows = [row(0, 40), row(1, 40), row(2, 40), row(3, 20)]
-    assert ids(fill(rows, limits(), Room(8))) == [0, 1, 3]
-
-
-def test_a_row_larger_than_the_budget_runs_alone_and_is_not_starved():
-    rows = [row(0, 1_000), row(1, 10)]
-    assert ids(fill(rows, limits(), Room(8))) == [0]
-    assert ids(fill(reversed(rows), limits(), Room(8))) == [1]
-
-
-def test_max_num_seqs_bounds_the_rows():
-    assert ids(fill([row(i, 1) for i in range(9)], limits(max_num_seqs=3), Room(9))) == [0, 1, 2]
-
-
-def test_only_rows_that_start_need_a_slot():
-    started = row(0)
-    started.next_step = 1
-    again = row(1)
-    again.epoch = 1
-    assert ids(fill([started, again, row(2), row(3)], limits(), Room(1))) == [0, 1, 2]
-
-
-def test_a_plan_holds_one_bucket():
-    rows = [row(0, bucket=32), row(1, bucket=64), row(2, bucket=32)]
-    assert ids(fill(rows, limits(), Room(8))) == [0, 2]
-
-
-def test_a_suspect_runs_by_itself():
-    suspect = row(1)
-    suspect.alone = True
-    assert ids(fill([row(0), suspect, row(2)], limits(), Room(8))) == [0, 2]
-    assert ids(fill([suspect, row(2)], limits(), Room(8))) == [1]
+from support.engines import limits
 
 
 def info(**changes):
