@@ -25,6 +25,8 @@ COMFORT_S = 2.0
 """One that must start within this goes before whoever waits for a whole."""
 AGE_S = 30.0
 """Late by so much, the oldest row is as urgent as any, one row at a time."""
+LOOK_S = 0.25
+"""Between two looks for such a row."""
 PATIENCE = 4.0
 """A first chunk that cannot be in time must start within this many times what it takes: short ones first."""
 CALM_S = 10.0
@@ -43,10 +45,14 @@ class Batch:
         self.limits = limits
         self.cost = cost
         self.rows: dict[int, Sequence] = {}
+        self.buckets = False
+        """Whether rows may have buckets: those of most models have none, until a plan fails."""
         self.ready = Ready(shares)
+        self._shares = shares
         self.backlog = Backlog()
         self._listened_at = float("-inf")
         self._aged: Sequence | None = None
+        self._looked_at = float("-inf")
         self._plans = 0
 
     def enter(self, row: Sequence, now: float) -> None:
@@ -59,6 +65,7 @@ class Batch:
     def queue(self, row: Sequence) -> None:
         """The row could run from now on, and does not."""
         self.rows.pop(row.seq_id, None)
+        self.buckets = self.buckets or row.bucket is not None
         row.last_plan = self._plans
         self.ready.push(row, self._key(row))
 
@@ -69,6 +76,8 @@ class Batch:
         self.backlog.leave(row, now)
         if row is self._aged:
             self._aged = None
+        if not self.rows and not self.ready:
+            self.buckets = False
 
     def start_again(self, row: Sequence, now: float) -> None:
         self.backlog.leave(row, now)
@@ -114,17 +123,22 @@ class Batch:
     def choose(self, room: Room, now: float) -> list[Sequence]:
         """The rows of the next step, all of one bucket: those that go on, then those that join."""
         self._age(now)
-        going = [row for row in self.rows.values() if row.in_flight < self.limits.steps_ahead]
+        ahead = self.limits.steps_ahead
+        going = [row for row in self.rows.values() if row.next_step - row.done_steps < ahead]
         lead = self._lead(going, room, now)
         if lead is None:
             return []
         room.size = self._size(lead, now)
-        chosen = self._go_on([row for row in going if row.bucket == lead.bucket], room)
+        if self.buckets:
+            going = [row for row in going if row.bucket == lead.bucket]
+        chosen = self._go_on(going, room)
         self._join(chosen, lead.bucket, room, now)
         return chosen
 
     def _lead(self, going: list[Sequence], room: Room, now: float) -> Sequence | None:
         """Whose bucket it is: of those that go on and the next to join, who was planned longest ago."""
+        if going and not self.buckets:
+            return going[0]
         oldest = min(going, key=_last_plan, default=None)
         joining = self._next(room, now)
         if joining is None or (oldest is not None and oldest.last_plan < joining[1].last_plan):
@@ -149,16 +163,21 @@ class Batch:
         else:
             staying = going
             for row in going:
-                room.take(row)
+                self._take(row, room)
         room.size += reserved
         return staying
+
+    def _take(self, row: Sequence, room: Room) -> None:
+        """It is in the next plan. Its tenant is charged at once, so that the next to join may be another's."""
+        room.take(row)
+        self._shares.serve(row.tenant, row.weight)
 
     def _stays(self, row: Sequence, room: Room) -> bool:
         """Takes the row's part of the room, or makes it pause."""
         vacant = room.rows == self.limits.max_num_seqs
         soft = row.weight <= room.size or row.urgency is Urgency.FIRST or row.steps_left <= STICKY_STEPS
         if soft and (vacant or (room.rows > 0 and row.chunk.work.tokens <= room.tokens)):
-            room.take(row)
+            self._take(row, room)
             return True
         self.queue(row)
         return False
@@ -175,7 +194,7 @@ class Batch:
             key, row = found
             self.ready.remove(row)
             if not chosen or room.fits(row, beyond=not waiting_to_hear or key <= now + PRESSING_S):
-                room.take(row)
+                self._take(row, room)
                 chosen.append(row)
                 for _, larger in passed:
                     larger.passed_over += 1
@@ -227,7 +246,8 @@ class Batch:
     def _age(self, now: float) -> None:
         """Waiting never loses: the row that has been late for longest becomes as urgent as any. One at a
         time, so those that are in time hardly notice, and the k-th oldest is next after k rows at most."""
-        if self._aged is None:
+        if self._aged is None and now >= self._looked_at + LOOK_S:
+            self._looked_at = now
             oldest = self.ready.oldest()
             if oldest is not None and oldest[0] + AGE_S <= now:
                 self._aged = oldest[1]

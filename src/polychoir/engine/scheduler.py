@@ -170,7 +170,6 @@ class Scheduler:
             self.running[row.seq_id] = row
             self.resident_tokens += row.chunk.work.tokens
         self.batch.planned(row, plan_id, now)
-        self.shares.serve(row.tenant, row.weight)
 
     def _advance(self, plan: StepPlan, now: float) -> None:
         for planned in plan.rows:
