@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from polychoir.engine.cost import remaining_tokens
+from polychoir.engine.cost import ASSUMED, StepCost, remaining_tokens
 from polychoir.engine.plan import Limits, Room, fill
 from polychoir.engine.sequence import Ended, Sequence
 from polychoir.errors import InternalError
@@ -29,8 +29,9 @@ class Scheduler:
     the rows that hold a slot.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, cost: StepCost = ASSUMED) -> None:
         self.limits = limits
+        self.cost = cost
         self.preparing: dict[int, Sequence] = {}
         self.waiting: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
