@@ -25,8 +25,9 @@ _TEXT = 40
 _LEAST_SIZES = 2
 _BLOCKS = 3
 _MOST_STEPS = 8
-_SHARES = 100
-"""A block of steps may take one part in so many of the budget; a step that takes more is timed by itself."""
+_SHARES, _LONG_SHARES = 100, 20
+"""A block of steps takes one part in so many of the budget, about; a step of more than a larger part is timed
+once."""
 
 
 class TimeSteps(Protocol):
@@ -53,19 +54,20 @@ class Sweep:
         """Time every size that fits into the budget. A single size only if no larger step is allowed."""
         begun = clock()
         samples: list[StepSample] = []
-        expected = 0.0
+        expected = 0.0  # seconds for one shape of the next size
         for number, size in enumerate(self.sizes()):
             shapes = self.shapes(size)
             if number == 0:
                 time_steps(shapes[0], 1)  # first use of everything
             if number >= _LEAST_SIZES and clock() - begun + expected * len(shapes) > self.budget_s:
                 break
+            started = clock()
             for rows in shapes:
                 seconds = self._seconds(rows, time_steps)
                 samples.append(
                     StepSample(sum(row.tokens for row in rows), sum(row.squares for row in rows), seconds)
                 )
-            expected = 2 * max(sample.seconds for sample in samples[-len(shapes) :])
+            expected = 2 * (clock() - started) / len(shapes)
         return tuple(samples)
 
     def sizes(self) -> Iterator[int]:
@@ -90,10 +92,10 @@ class Sweep:
     def _seconds(self, rows: Sequence[OmniVoiceRow], time_steps: TimeSteps) -> float:
         """The middle of a few blocks; a single step where that takes long."""
         first = time_steps(rows, 1)
-        steps = int(self.budget_s / _SHARES / first)
-        if steps < 1:
+        if first > self.budget_s / _LONG_SHARES:
             return first
-        return median(time_steps(rows, min(steps, _MOST_STEPS)) for _ in range(_BLOCKS))
+        steps = min(max(int(self.budget_s / _SHARES / first), 1), _MOST_STEPS)
+        return median(time_steps(rows, steps) for _ in range(_BLOCKS))
 
 
 def _rows(tokens: int, count: int) -> list[OmniVoiceRow]:
