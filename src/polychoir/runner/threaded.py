@@ -21,7 +21,7 @@ from polychoir.types import Chunk, Device, Measured, PlannedRow, StepPlan, StepR
 
 _log = logging.getLogger(__name__)
 
-TRIAL_ROUNDS = 5
+TRIAL_ROUNDS = 3
 TRIAL_S = 0.4
 """No round is begun after so long: a slow machine is measured once or twice, a quick one in less."""
 
