@@ -74,8 +74,8 @@ def main() -> None:
         middle, late = ordered[len(ordered) // 2] * 1e6, ordered[int(0.99 * len(ordered))] * 1e6
         heap = bare_heap() * 1e6
         print(
-            f"{tenants:4} tenants, {statistics.mean(rows):.0f} rows a plan: median {middle:.0f} us, p99 {late:.0f} us;"
-            f" a heap {heap:.0f} us, ratio {middle / heap:.2f}"
+            f"{tenants:4} tenants, {statistics.mean(rows):.0f} rows a plan: "
+            f"median {middle:.0f} us, p99 {late:.0f} us; a heap {heap:.0f} us, ratio {middle / heap:.2f}"
         )
 
 

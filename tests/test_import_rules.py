@@ -36,7 +36,7 @@ def _layer(ours: str, never: frozenset[str] = frozenset()) -> Layer:
 
 PURE = (
     "sequence", "scheduler", "plan", "cost", "calibration", "demand", "urgency", "admission", "ready",
-    "backlog", "batch", "shares", "step_size",
+    "backlog", "batch", "shares", "step_size", "curve", "refinement",
 )  # fmt: skip
 """Files of the engine that decide: plain data in, plain data out."""
 
@@ -68,6 +68,9 @@ LAYERS = {
         "types errors config engine cluster models.base models.registry lanes pipeline voices text audio",
         TENSORS | WEB,
     ),
+    "doctor": _layer(
+        "types errors config engine assembly models.base runner.cpu doctor", TENSORS | WEB | {"asyncio"}
+    ),
     "bench": _layer("types errors engine models.base models.registry bench", TENSORS | WEB),
     "server": _layer(
         "types errors config engine.engine engine.core pipeline assembly text audio voices "
@@ -75,7 +78,8 @@ LAYERS = {
         TENSORS,
     ),
     "cli": _layer(
-        "types errors config pipeline assembly audio voices models.registry models.base server bench cli",
+        "types errors config pipeline assembly audio voices models.registry models.base server bench "
+        "doctor cli",
         TENSORS | {"fastapi", "starlette", "uvicorn"},
     ),
     "__main__": _layer("cli"),
@@ -86,6 +90,7 @@ LIGHT = (
     "polychoir.config",
     "polychoir.pipeline",
     "polychoir.assembly",
+    "polychoir.doctor.examine",
     "polychoir.cluster.engine",
     "polychoir.cluster.worker",
     "polychoir.server.app",

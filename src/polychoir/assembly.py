@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from polychoir.cluster.engine import WorkerEngine
 from polychoir.cluster.supervisor import WorkerSpec
 from polychoir.config import ModelReference, Settings
+from polychoir.engine.calibrate import Calibration
 from polychoir.engine.engine import Engine, LocalEngine
 from polychoir.engine.plan import Limits, limits_for
 from polychoir.errors import SettingError
@@ -32,8 +34,11 @@ def build_speakers(settings: Settings) -> dict[str, Speaker]:
     lanes = Lanes(2 * (os.cpu_count() or 1))
     store = VoiceStore(_folder(settings.data_dir) / "voices")
     speakers: dict[str, Speaker] = {}
+    curves = calibration(settings)
     for reference in settings.models:
-        speaker = _speaker(reference, settings, store, lanes)
+        model, limits = open_with_limits(reference, settings)
+        engine = _engine(model, limits, reference, settings, curves)
+        speaker = Speaker(model, engine, store, lanes, strict_instructions=settings.strict_instructions)
         if speaker.info.name in speakers:
             raise SettingError(
                 f"two models are served as {speaker.info.name!r}: use NAME=PATH", param="model"
@@ -51,7 +56,14 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _speaker(reference: ModelReference, settings: Settings, store: VoiceStore, lanes: Lanes) -> Speaker:
+def calibration(settings: Settings) -> Calibration:
+    """Where curves of step costs are kept, and from when on they count."""
+    not_before = time.time() if settings.recalibrate else 0.0
+    return Calibration(str(settings.data_dir / "calibration"), not_before)
+
+
+def open_with_limits(reference: ModelReference, settings: Settings) -> tuple[Model, Limits]:
+    """A model that is not loaded, and the bounds its engine gets. Raises as `build_speakers` does."""
     model = open_model(reference.reference, _options(reference, settings))
     limits = limits_for(
         model.info,
@@ -63,16 +75,17 @@ def _speaker(reference: ModelReference, settings: Settings, store: VoiceStore, l
         queue_limit=settings.queue_limit,
         ttfa_target_s=settings.ttfa_target_ms / 1e3,
     )
-    engine = _engine(model, limits, reference, settings)
-    return Speaker(model, engine, store, lanes, strict_instructions=settings.strict_instructions)
+    return model, limits
 
 
-def _engine(model: Model, limits: Limits, reference: ModelReference, settings: Settings) -> Engine:
+def _engine(
+    model: Model, limits: Limits, reference: ModelReference, settings: Settings, curves: Calibration
+) -> Engine:
     """In this process, or in as many of its own as the settings say; one where the model's card wants it."""
     workers = settings.workers
     if workers == "auto":
         if not model.info.own_process:
-            return LocalEngine(model, limits)
+            return LocalEngine(model, limits, calibration=curves)
         workers = 1
     timeout_s = settings.step_timeout_s or (DEVICE_STEP_S if model.info.own_process else CPU_STEP_S)
     options = _options(reference, settings)
@@ -84,6 +97,7 @@ def _engine(model: Model, limits: Limits, reference: ModelReference, settings: S
             limits,
             timeout_s,
             {"TRITON_CACHE_DIR": kernels},
+            curves,
         )
         for device in _devices(model.info, settings.device, workers)
     ]

@@ -157,6 +157,17 @@ class StepSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What a runner found out about its own speed. No samples: it cannot be measured.
+
+    decode_s: from a row's last step to its audio, for a chunk of about two seconds, beside the steps.
+    """
+
+    samples: tuple[StepSample, ...] = ()
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """One piece of a request, ready to run: it becomes exactly one Sequence."""
 
@@ -262,6 +273,22 @@ class ChunkAudio:
 
 # -- What a model says of itself -----------------------------------------------------------------
 
+DeviceKind = Literal["large_gpu", "small_gpu", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a loaded model runs on.
+
+    name: everything beside the model that the cost of a step depends on: device, number format, the way
+    steps are run, the library that runs them. lag: steps still under way when their plan is reported; 1
+    where the host goes one step ahead of the device.
+    """
+
+    kind: DeviceKind
+    name: str
+    lag: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -294,6 +321,8 @@ class ModelInfo:
     """Names it reads in `ModelOptions.extra`: a setting that no served model reads stops the start."""
     license: str = ""
     source: str = ""
+    fingerprint: str = ""
+    """Another one for every checkpoint whose steps may cost something else; kept costs are found by it."""
 
 
 @dataclass(frozen=True, slots=True)

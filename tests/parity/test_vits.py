@@ -222,3 +222,13 @@ def test_characters_can_stand_for_phonemes(tmp_path: Path) -> None:
     assert list(ids) == [1, 0, *itertools.chain(*([known[c][0], 0] for c in "ab, c")), 2]
     with pytest.raises(UnspeakableText, match="ж"):
         model.frontend.prepare(SpeechRequest("r", "ж", 7), VoiceChoice("v"))
+
+
+def test_what_is_measured_grows_with_the_length(model: Model, stage: VitsStage) -> None:
+    trials = model.frontend.trials()
+    assert [trial.payload.speaker for trial in trials] == [None] * 3
+    runner = ThreadedRunner(stage, 1, Outbox(lambda: None), trials=trials)
+    samples = runner.measure().samples
+    runner.close()
+    assert samples[2].tokens > 2 * samples[0].tokens
+    assert samples[0].seconds < samples[1].seconds < samples[2].seconds

@@ -10,7 +10,7 @@ import numpy as np
 
 from polychoir.engine.plan import Limits
 from polychoir.engine.sequence import Sequence, Urgency
-from polychoir.types import Chunk, SequenceOutput, StepPlan, StepResult, Tier, Work
+from polychoir.types import Chunk, Device, Measured, SequenceOutput, StepPlan, StepResult, Tier, Work
 
 
 def limits(**changes: int) -> Limits:
@@ -84,8 +84,13 @@ class CountingRunner:
     ready: list[StepResult] = field(default_factory=list)
     closed: bool = False
     step_tokens: int | None = None
+    device: Device = field(default_factory=lambda: Device("cpu", "no device"))
+    measured: Measured = field(default_factory=Measured)
     unprepared: set[int] = field(default_factory=set)
     """Rows that cannot run until `prepared` is told of them."""
+
+    def measure(self) -> Measured:
+        return self.measured
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:
         return seq_id not in self.unprepared

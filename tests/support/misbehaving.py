@@ -27,7 +27,8 @@ def environment(folder: Path) -> dict[str, str]:
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: misbehaving\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[polychoir.models]\n{NAME} = support.misbehaving:plugin\n")
-    return {"PYTHONPATH": os.pathsep.join((str(folder), str(Path(__file__).parents[1])))}
+    places = (str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 class Misbehaving(FakeModel):

@@ -13,6 +13,7 @@ import numpy as np
 
 from polychoir.bench.report import Outcome, summarise
 from polychoir.bench.workloads import DESIGN, REFERENCE_S, REFERENCE_TEXT, Arrivals, Item, Workload
+from polychoir.engine.calibrate import Calibration
 from polychoir.engine.core import EngineStats
 from polychoir.engine.engine import LocalEngine
 from polychoir.engine.plan import limits_for
@@ -180,7 +181,8 @@ class _Gate(asyncio.Semaphore):
 @asynccontextmanager
 async def running(bench: Bench) -> AsyncIterator[LocalEngine]:
     model = open_model(bench.model, bench.options)
-    engine = LocalEngine(model, limits_for(model.info, batch=bench.batch, **bench.limits))
+    limits = limits_for(model.info, batch=bench.batch, **bench.limits)
+    engine = LocalEngine(model, limits, calibration=Calibration())
     engine.start()
     await engine.wait_ready()
     try:

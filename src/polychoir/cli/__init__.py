@@ -13,6 +13,7 @@ import typer
 from polychoir import __version__
 from polychoir.cli.bench import app as bench
 from polychoir.cli.catalogue import download, models, voices
+from polychoir.cli.doctor import doctor
 from polychoir.cli.say import say
 from polychoir.cli.serve import serve
 from polychoir.errors import PolychoirError
@@ -32,6 +33,7 @@ app.command()(say)
 app.command()(models)
 app.command()(voices)
 app.command()(download)
+app.command()(doctor)
 app.add_typer(bench, name="bench")
 
 

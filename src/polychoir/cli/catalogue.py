@@ -20,7 +20,7 @@ ModelFlag = Annotated[
 
 def models() -> None:
     """List the models that are installed, and the checkpoints in the hub's cache."""
-    _stay_offline()
+    stay_offline()
     for name in plugin_names():
         try:
             typer.echo(f"{name:<12} {_card(open_model(name, ModelOptions()).info)}")
@@ -36,7 +36,7 @@ def voices(model: ModelFlag = None, config: ConfigFlag = None) -> None:
     """List a model's voices."""
     from polychoir.voices import list_voices
 
-    _stay_offline()
+    stay_offline()
 
     settings = read_settings({} if model is None else {"model": [model]}, config)
     first = settings.models[0]
@@ -58,7 +58,7 @@ def download(
     typer.echo(_fetch(model))
 
 
-def _stay_offline() -> None:
+def stay_offline() -> None:
     """Opening a model that has a checkpoint of its own would fetch it: gigabytes for a line of a list."""
     os.environ["HF_HUB_OFFLINE"] = "1"
 

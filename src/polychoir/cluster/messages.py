@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from polychoir import errors
+from polychoir.engine.calibrate import Calibration
 from polychoir.engine.core import EngineStats
 from polychoir.engine.plan import Limits
 from polychoir.errors import InternalError, PolychoirError
@@ -65,6 +66,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=True):
     options: ModelOptions
     limits: Limits
     step_timeout_s: float
+    calibration: Calibration | None = None
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -17,6 +17,7 @@ from polychoir.cluster import messages as m
 from polychoir.cluster.exits import why
 from polychoir.cluster.frames import Frames, join
 from polychoir.cluster.process import WorkerProcess, start_worker
+from polychoir.engine.calibrate import Calibration
 from polychoir.engine.core import EngineStats
 from polychoir.engine.loop import Status
 from polychoir.engine.plan import Limits
@@ -37,6 +38,7 @@ class WorkerSpec:
     limits: Limits
     step_timeout_s: float
     environment: Mapping[str, str]
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,8 @@ class Supervisor:
         link = self._link = Frames(self._on_frame)
         await join(link, connection)
         spec = self.spec
-        self.send(m.Open(spec.reference, spec.options, spec.limits, spec.step_timeout_s))
+        opening = m.Open(spec.reference, spec.options, spec.limits, spec.step_timeout_s, spec.calibration)
+        self.send(opening)
         if self._stopping.is_set():
             self.send(m.Stop())
         await self._until_closed(link)

@@ -100,7 +100,9 @@ class Worker:
         except PolychoirError as error:
             self._not_loaded(error)
             return
-        loop = self._engine = engine.EngineLoop(self._model, record.limits, time.monotonic)
+        loop = self._engine = engine.EngineLoop(
+            self._model, record.limits, time.monotonic, record.calibration
+        )
         self._watchdog = Watchdog(loop, record.step_timeout_s)
         loop.when_settled(lambda: self.postbox.post(self._settled))
         loop.when_ended(lambda: self.postbox.post(self._ended))

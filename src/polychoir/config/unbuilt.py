@@ -11,7 +11,6 @@ UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "api_workers": (("auto", 1), "several API processes"),
     "batch_timeout_ms": ((0.0,), "the adaptive hold; a plan starts as soon as there is room"),
     "group_step_tolerance": ((0,), "grouping rows of different steps"),
-    "recalibrate": ((False,), "calibration of step costs"),
     "adapter": (((),), "LoRA adapters"),
     "deterministic": (("auto", False), "bit-equal GPU kernels"),
     "quantization": (("none",), "quantised weights"),

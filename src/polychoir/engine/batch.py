@@ -168,7 +168,7 @@ class Batch:
         return staying
 
     def _take(self, row: Sequence, room: Room) -> None:
-        """It is in the next plan. Its tenant is charged at once, so that the next to join may be another's."""
+        """It is in the next plan. Its tenant is charged at once: the next to join may be another's."""
         room.take(row)
         self._shares.serve(row.tenant, row.weight)
 

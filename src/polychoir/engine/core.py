@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from polychoir.engine.cost import backlog_s
+from polychoir.engine.refinement import Refinement, StepTimes
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Ended, Sequence
 from polychoir.errors import DeviceLost
@@ -68,13 +69,18 @@ class EngineCore:
         runner: Runner,
         clock: Callable[[], float],
         deliver: Callable[[Ended], None],
+        *,
+        lag: int = 0,
     ) -> None:
+        """lag: `Device.lag` of the runner."""
         self.scheduler = scheduler
         self.runner = runner
         self.counts = Counts()
         self.stats = EngineStats()
         self._clock = clock
         self._deliver = deliver
+        self._times = StepTimes(scheduler.cost.lanes, lag)
+        self._refinement = Refinement(scheduler.cost)
 
     def step(self) -> bool:
         """Start what can start and settle what has come back. False if nothing came back."""
@@ -82,13 +88,17 @@ class EngineCore:
         ended = self.scheduler.expire(now)
         while (plan := self.scheduler.schedule(now)) is not None:
             self.counts.dispatched(plan, self._batch_size(plan), now)
+            self._times.submitted(plan, now)
             self.runner.submit(plan)
+        if not self.scheduler.in_flight:
+            self._times.idle()
         results = self.runner.poll()
         now = self._clock()
         for result in results:
             if isinstance(result.error, DeviceLost):
                 raise result.error  # no later plan can succeed, and no row is to blame
             ended += self.scheduler.complete(result, now)
+            self._learn(result, now)
             self.counts.settled(result, idle=not self.scheduler.in_flight, now=now)
         self.stats = self.counts.snapshot(self.scheduler, ended)
         for one in ended:
@@ -106,6 +116,12 @@ class EngineCore:
         self.counts.sequences_aborted += 1
         if self.scheduler.abort(seq_id):
             self.runner.drop(seq_id)
+
+    def _learn(self, result: StepResult, now: float) -> None:
+        """Keep the cost curve true."""
+        step = self._times.reported(result.plan_id, failed=result.error is not None, now=now)
+        if step is not None and (cost := self._refinement.observe(step)) is not None:
+            self.scheduler.cost = cost
 
     def _batch_size(self, plan: StepPlan) -> int:
         if self.scheduler.limits.max_num_seqs > 1:

@@ -7,9 +7,10 @@ tokens still reads every weight), a slope, and what attention adds for long rows
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polychoir.types import Work
+from polychoir.types import DeviceKind, ModelKind, Work
 
 UNKNOWN_STEPS = 256
 """Assumed for a row that only knows when it has ended (autoregressive models)."""
@@ -74,6 +75,21 @@ class StepCost:
 
 ASSUMED = StepCost(host_s=1e-3, per_token_s=2e-6)
 """Until something was measured: an iterative model on a large GPU. Refined with every step that runs."""
+
+_ITERATIVE: Mapping[DeviceKind, StepCost] = {
+    "large_gpu": ASSUMED,
+    "small_gpu": StepCost(host_s=2e-3, per_token_s=1e-5),
+    "cpu": StepCost(host_s=0.15, per_token_s=7.5e-3),
+}
+"""For the published sizes. Large: near an H200's. Small: an estimate, by the rates in runner/device_class.py.
+CPU: measured on two cores of a server, float32."""
+_ONE_SHOT = StepCost(host_s=5e-3, per_token_s=2e-4)
+"""The embedded voice on a core of the same server, a token being a phoneme."""
+
+
+def assumed(kind: ModelKind, device: DeviceKind, lanes: int = 1) -> StepCost:
+    """A class's own curve, for what was not measured."""
+    return replace(_ITERATIVE[device] if kind == "iterative" else _ONE_SHOT, lanes=lanes)
 
 
 def live_steps(work: Work) -> int:

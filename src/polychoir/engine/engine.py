@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
+from polychoir.engine.calibrate import Calibration
 from polychoir.engine.core import EngineStats
 from polychoir.engine.loop import Abort, EngineLoop, Status, Submit
 from polychoir.engine.plan import Limits
@@ -71,10 +72,17 @@ class Engine(Protocol):
 class LocalEngine:
     """An Engine whose loop is a thread of this process."""
 
-    def __init__(self, model: Model, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        model: Model,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        calibration: Calibration | None = None,
+    ) -> None:
+        """calibration: None takes a default curve of step costs and measures nothing."""
         self.model = model
         self.limits = limits
-        self._loop = EngineLoop(model, limits, clock)
+        self._loop = EngineLoop(model, limits, clock, calibration)
         self._requests = itertools.count()
         self._started = False
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polychoir.engine.admission import admit
+from polychoir.engine.calibrate import Calibration, calibrated
 from polychoir.engine.core import EngineCore, EngineStats
 from polychoir.engine.plan import Limits, fitted
 from polychoir.engine.scheduler import Scheduler
@@ -55,12 +56,20 @@ class Abort:
 class EngineLoop:
     """Loads the model in its own thread, then steps the core until told to stop."""
 
-    def __init__(self, model: Model, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        limits: Limits,
+        clock: Callable[[], float],
+        calibration: Calibration | None = None,
+    ) -> None:
+        """calibration: None takes a default curve of step costs."""
         self.status: Status = "loading"
         self.failure: BaseException | None = None
         self._core: EngineCore | None = None
         self._model = model
         self._limits = limits
+        self._calibration = calibration
         self._clock = clock
         self._inbox: deque[Submit | Abort] = deque()
         self._wake = threading.Event()
@@ -130,13 +139,13 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             runner = self._model.load(self._wake.set)
+            curve = calibrated(runner, self._model.info, self._limits, self._calibration)
         except (Exception, SystemExit) as error:  # a library may think that it is a command
             logger.error("model %s did not load: %s", self._model.info.name, error)
             self._settle("failed", error)
             return
-        core = self._core = EngineCore(
-            Scheduler(fitted(self._limits, runner.step_tokens)), runner, self._clock, self._deliver
-        )
+        scheduler = Scheduler(fitted(self._limits, runner.step_tokens), curve.cost)
+        core = self._core = EngineCore(scheduler, runner, self._clock, self._deliver, lag=runner.device.lag)
         self._settle("ready")
         try:
             self._loop(core)

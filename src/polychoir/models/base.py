@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 
 from polychoir.types import (
     Chunk,
+    Device,
+    Measured,
     ModelInfo,
     ModelOptions,
     Prepared,
@@ -39,12 +41,21 @@ class Frontend(Protocol):
 
 
 class Runner(Protocol):
-    """Executes plans. All methods are called from the engine's thread; none of them waits.
+    """Executes plans. All methods are called from the engine's thread; none waits but `measure` and `close`.
 
     step_tokens: the largest step that pays on this device, known once it is loaded; None: the limit stays.
+    device: what it runs on.
     """
 
     step_tokens: int | None
+    device: Device
+
+    def measure(self) -> Measured:
+        """Time steps of its own making, on rows that exist for nothing else and leave nothing behind.
+
+        Called at most once, after loading and before the first plan. Takes seconds at most.
+        """
+        ...
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:
         """Told once of every row on arrival. True: it can run at once. False: something has to be made for it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.text import clean, is_speakable, segment
 
 CHUNK_CHARS = 200
+TRIALS = tuple(t.Chunk(0, "", t.Work(tokens, steps=2), None) for tokens in (32, 512, 4_096))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class FakeModel:
 
     def load(self, wake: Callable[[], None]) -> Runner:
         log_cpu_only(self.info.name)
-        return ThreadedRunner(self, threads=1, outbox=Outbox(wake))
+        return ThreadedRunner(self, threads=1, outbox=Outbox(wake), trials=TRIALS)
 
     def run(self, plan: t.StepPlan) -> t.StepResult:
         time.sleep(self.settings.fake_step_ms / 1e3 + self.settings.fake_us_per_token * plan.tokens / 1e6)
@@ -76,8 +77,7 @@ class FakeModel:
         request: t.SpeechRequest = row.chunk.payload
         if np.random.default_rng(request.seed).random() < self.settings.fake_fail_rate:
             return t.SequenceOutput(row.seq_id, error=InternalError("a fake failure"), epoch=row.epoch)
-        samples = say(row.chunk.text, request.seed, request.speed)
-        return t.SequenceOutput(row.seq_id, samples, epoch=row.epoch)
+        return t.SequenceOutput(row.seq_id, say(row.chunk.text, request.seed, request.speed), epoch=row.epoch)
 
 
 class FakePlugin:
@@ -93,7 +93,7 @@ class FakePlugin:
         takes, own = frozenset({"num_step", "speed", "seed", "language"}), frozenset(asdict(settings))
         name, tones = options.name or "fake", ("tones",)
         info = t.ModelInfo(name, "iterative", RATE, ("*",), tones, takes, defaults=defaults, settings=own)
-        return FakeModel(info, settings)
+        return FakeModel(replace(info, fingerprint=str(settings)), settings)
 
 
 plugin = FakePlugin()

@@ -23,7 +23,7 @@ from torch import Tensor
 from polychoir.errors import DeviceLost, InternalError
 from polychoir.models.omnivoice.codec import CODEBOOK_ENTRIES
 from polychoir.models.omnivoice.postprocess import finish
-from polychoir.models.omnivoice.row import FRAME_SAMPLES, OmniVoiceRow
+from polychoir.models.omnivoice.row import CODEBOOKS, FRAME_SAMPLES, OmniVoiceRow
 from polychoir.runner.cuda import is_lost, mark
 from polychoir.runner.prompt_cache import PromptCache
 from polychoir.types import PlannedRow, Samples, SequenceOutput, StepResult, VoicePrompt
@@ -137,6 +137,18 @@ class Booth:
         """Forget a sequence whose clip was to be encoded. Unknown ids are fine."""
         with self._change:
             self._encoded.pop(seq_id, None)
+
+    def time_decode(self, frames: int) -> float:
+        """Seconds from codes to samples for one row of so many frames. For a booth that has nothing to do:
+        the codec is used from the caller's thread."""
+        codes = np.zeros((CODEBOOKS, frames), np.int16)
+        took = []
+        with self._on_stream():
+            for _ in range(2):
+                started = time.perf_counter()
+                self._codec.decode([codes])
+                took.append(time.perf_counter() - started)
+        return min(took)
 
     def close(self) -> None:
         """End the thread after what it has at hand; what waits stays undone."""

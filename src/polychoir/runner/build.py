@@ -10,12 +10,16 @@ from polychoir.models.omnivoice.codec import Codec
 from polychoir.models.omnivoice.config import OmniVoiceConfig
 from polychoir.models.omnivoice.network import Weights
 from polychoir.runner.booth import Booth
-from polychoir.runner.device_class import device_class
+from polychoir.runner.device_class import describe, device_class
+from polychoir.runner.measuring import Sweep
 from polychoir.runner.model_runner import ModelRunner, OmniVoiceRunner
 from polychoir.runner.modes import make_step, resolve_mode
 from polychoir.runner.prompt_cache import PromptCache
 from polychoir.runner.slots import SlotTable
 from polychoir.runner.threaded import Outbox
+
+GPU_SWEEP_S, CPU_SWEEP_S = 3.0, 1.5
+"""For measuring steps at the first start. A GPU is done with all sizes in less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +68,11 @@ def build_runner(
         utilization=plan.memory_utilization,
     )
     stage = ModelRunner(step, slots, booth, device=device, mask_id=config.mask_id)
-    return OmniVoiceRunner(stage, outbox, mode=mode, step_tokens=step_tokens)
+    sweep = Sweep(
+        tokens=min(step_tokens, plan.resident_tokens),
+        rows=min(plan.max_rows, plan.resident_rows),
+        longest=config.context,
+        budget_s=GPU_SWEEP_S if device.type == "cuda" else CPU_SWEEP_S,
+    )
+    place = describe(device, weights.norm.dtype, f"{mode} steps to {step_tokens} tokens")
+    return OmniVoiceRunner(stage, outbox, mode=mode, step_tokens=step_tokens, device=place, sweep=sweep)

@@ -7,8 +7,10 @@ from its timetable, and its codes leave through the booth. It knows nothing of r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +20,20 @@ from polychoir.errors import DeviceLost, InternalError, InvalidRequest
 from polychoir.models.omnivoice.row import CODEBOOKS, OmniVoiceRow
 from polychoir.runner.booth import Booth, Finished
 from polychoir.runner.cuda import is_lost, mark
+from polychoir.runner.measuring import TRIAL_FRAMES, Sweep
 from polychoir.runner.slots import Slot, SlotTable
 from polychoir.runner.step import Ran, StepExecutor
 from polychoir.runner.threaded import Outbox, ThreadedRunner
-from polychoir.types import Chunk, PlannedRow, SequenceOutput, StepPlan, StepResult, VoicePrompt
+from polychoir.types import (
+    Chunk,
+    Device,
+    Measured,
+    PlannedRow,
+    SequenceOutput,
+    StepPlan,
+    StepResult,
+    VoicePrompt,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,6 +82,13 @@ class ModelRunner:
                 raise
         return StepResult(plan.plan_id, tuple(refused), padded_tokens=ran.padded_tokens, graph=ran.graph)
 
+    @torch.inference_mode()
+    def measure(self, sweep: Sweep) -> Measured:
+        """Time steps of made-up rows and one decode. For a stage that has no rows; it has none afterwards."""
+        with self._on_stream():
+            samples = sweep.run(self._seconds_a_step)
+        return Measured(samples, self._booth.time_decode(TRIAL_FRAMES))
+
     def drop(self, seq_id: int) -> None:
         self._slots.drop(seq_id)
         self._clips.pop(seq_id, None)
@@ -78,6 +97,26 @@ class ModelRunner:
     def close(self) -> None:
         self._step.close()
         self._booth.close()
+
+    # -- measuring -------------------------------------------------------------------------------
+
+    def _seconds_a_step(self, rows: Sequence[OmniVoiceRow], steps: int) -> float:
+        """The mean of the first so many steps of these rows, one behind the other as when serving."""
+        with self._slots.visitors():
+            slots = [self._slots.seat(-1 - number, row, 0) for number, row in enumerate(rows)]
+            self._slots.upload([(slot, None) for slot in slots])
+            self._synchronise()
+            started = time.perf_counter()
+            for step in range(steps):
+                self._step.run(slots, [step] * len(slots))
+                if self._gpu is not None:
+                    self._gpu.stay_one_step_ahead()
+            self._synchronise()
+            return (time.perf_counter() - started) / steps
+
+    def _synchronise(self) -> None:
+        if self._gpu is not None:
+            self._gpu.stream.synchronize()
 
     # -- the parts of a step ---------------------------------------------------------------------
 
@@ -156,14 +195,27 @@ class ModelRunner:
 class OmniVoiceRunner(ThreadedRunner):
     """Implements `polychoir.models.base.Runner`: the stage's one thread beside the booth's."""
 
-    def __init__(self, stage: ModelRunner, outbox: Outbox, *, mode: str, step_tokens: int) -> None:
-        super().__init__(stage, threads=1, outbox=outbox)
+    def __init__(
+        self,
+        stage: ModelRunner,
+        outbox: Outbox,
+        *,
+        mode: str,
+        step_tokens: int,
+        device: Device,
+        sweep: Sweep,
+    ) -> None:
+        super().__init__(stage, threads=1, outbox=outbox, device=device)
         self.mode = mode
         self.step_tokens = step_tokens
         self._prepare: Callable[[int, Chunk], bool] = stage.prepare
+        self._measure: Callable[[], Measured] = partial(stage.measure, sweep)
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:
         return self._prepare(seq_id, chunk)
+
+    def measure(self) -> Measured:
+        return self._pool.submit(self._measure).result()
 
 
 class _Gpu:

@@ -7,7 +7,8 @@ gaps worth speaking of. All tables have their full size from the start: captured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,15 @@ class SlotTable:
             return
         self._numbers.append(slot.number)
         self._free = np.concatenate((self._free, np.unique(slot.where // BLOCK)))
+
+    @contextmanager
+    def visitors(self) -> Iterator[None]:
+        """Who is seated inside has left afterwards, and the next row gets the place it would have got."""
+        slots, numbers, free = dict(self._slots), list(self._numbers), self._free
+        try:
+            yield
+        finally:
+            self._slots, self._numbers, self._free = slots, numbers, free
 
     def upload(self, seated: Sequence[tuple[Slot, Codes | None]]) -> None:
         """Write rows that start, nothing revealed: one set of transfers for all, none of them waited for.

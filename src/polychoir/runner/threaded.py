@@ -6,14 +6,24 @@ simple step loops (one thread, plans strictly in order). It knows nothing of ten
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
+from statistics import median
 from typing import Protocol
 
-from polychoir.types import Chunk, StepPlan, StepResult
+from polychoir.runner.cpu import cpu_device
+from polychoir.types import Chunk, Device, Measured, PlannedRow, StepPlan, StepResult, StepSample
+
+_log = logging.getLogger(__name__)
+
+TRIAL_ROUNDS = 3
+TRIAL_S = 0.4
+"""No round is begun after so long: a slow machine is measured once or twice, a quick one in less."""
 
 
 class Stage(Protocol):
@@ -55,13 +65,40 @@ class Outbox:
 
 
 class ThreadedRunner:
-    """Implements `polychoir.models.base.Runner` over a Stage. At most `threads` plans execute at once."""
+    """Implements `polychoir.models.base.Runner` over a Stage. At most `threads` plans execute at once.
 
-    def __init__(self, stage: Stage, threads: int, outbox: Outbox) -> None:
+    device: None is this machine's processor. trials: chunks of several sizes to time a first step of; none:
+    the stage is not measured.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        threads: int,
+        outbox: Outbox,
+        *,
+        device: Device | None = None,
+        trials: Sequence[Chunk] = (),
+    ) -> None:
         self.step_tokens: int | None = None
+        self.device = device or cpu_device(f"{threads} threads")
+        self._threads = threads
+        self._trials = trials
         self._stage = stage
         self._outbox = outbox
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="polychoir-step")
+
+    def measure(self) -> Measured:
+        """The middle of each trial's times, with all threads at it: so they run when it matters."""
+        jobs = [self._pool.submit(self._try_all) for _ in range(self._threads)]
+        by_thread = [job.result() for job in jobs]
+        if not all(by_thread):
+            return Measured()
+        samples = []
+        for trial, *times in zip(self._trials, *by_thread, strict=True):
+            seconds = median(chain.from_iterable(times))
+            samples.append(StepSample(trial.work.tokens, trial.work.squares, seconds))
+        return Measured(tuple(samples))
 
     def prepare(self, seq_id: int, chunk: Chunk) -> bool:
         return True
@@ -79,6 +116,24 @@ class ThreadedRunner:
     def close(self) -> None:
         self._pool.shutdown(wait=True)
         self._stage.close()
+
+    def _try_all(self) -> list[list[float]]:
+        """Seconds of each trial, in rounds. Nothing if the stage cannot do them."""
+        times: list[list[float]] = [[] for _ in self._trials]
+        begun = time.perf_counter()
+        for _ in range(TRIAL_ROUNDS):
+            for trial, seconds in zip(self._trials, times, strict=True):
+                plan = StepPlan(-1, (PlannedRow(-1, 0, trial),), trial.work.tokens)
+                started = time.perf_counter()
+                result = self._stage.run(plan)
+                seconds.append(time.perf_counter() - started)
+                for output in result.outputs:
+                    if output.error is not None:
+                        _log.warning("a trial of %d tokens failed: %s", plan.tokens, output.error)
+                        return []
+            if time.perf_counter() - begun > TRIAL_S:
+                break
+        return times
 
     def _run(self, plan: StepPlan) -> None:
         started = time.perf_counter()

@@ -25,7 +25,7 @@ def test_the_module_is_the_command() -> None:
 def test_help_names_every_command(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("serve", "start", "say", "models", "voices", "download"):
+    for command in ("serve", "start", "say", "models", "voices", "download", "doctor"):
         assert f"\n  {command} " in out
 
 

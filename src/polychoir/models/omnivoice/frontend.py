@@ -118,7 +118,7 @@ class OmniVoiceFrontend:
         return Chunk(
             index=index,
             text=style.pieces[index],
-            work=Work(tokens=row.tokens, steps=len(row.timetable)),
+            work=Work(tokens=row.tokens, steps=len(row.timetable), squares=row.squares),
             payload=row,
             estimated_s=row.target_frames / FRAME_RATE,
         )

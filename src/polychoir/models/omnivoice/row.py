@@ -72,3 +72,8 @@ class OmniVoiceRow:
     def tokens(self) -> int:
         """Packed tokens of both runs: what one step of this row costs."""
         return self.cond_len + self.uncond_len
+
+    @property
+    def squares(self) -> int:
+        """Length squared of both runs, for what attention costs."""
+        return self.cond_len**2 + self.uncond_len**2

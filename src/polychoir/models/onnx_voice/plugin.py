@@ -14,10 +14,11 @@ from pathlib import Path
 from polychoir.errors import ModelLoadError
 from polychoir.models.base import Model, Runner
 from polychoir.models.onnx_voice.hibari.frontend import HibariFrontend
-from polychoir.models.onnx_voice.session import cores
+from polychoir.models.onnx_voice.session import device
 from polychoir.models.onnx_voice.vits.config import VitsConfig
 from polychoir.models.onnx_voice.vits.frontend import Phonemizer, VitsFrontend
 from polychoir.models.placement import check_cpu_only, log_cpu_only
+from polychoir.runner.cpu import cores
 from polychoir.runner.threaded import Outbox, ThreadedRunner
 from polychoir.types import ModelInfo, ModelOptions
 
@@ -42,8 +43,9 @@ class HibariModel:
         from polychoir.models.onnx_voice.hibari.stage import load_stage
 
         log_cpu_only(self.info.name)
-        self.frontend.warm()  # so that readiness is true of the first request as well
-        return ThreadedRunner(load_stage(), self.threads, Outbox(wake))
+        trials = self.frontend.trials()  # loads the dictionaries: readiness is true of the first request too
+        place = device(self.threads)
+        return ThreadedRunner(load_stage(), self.threads, Outbox(wake), device=place, trials=trials)
 
 
 class HibariPlugin:
@@ -56,13 +58,12 @@ class HibariPlugin:
         check_cpu_only("hibari", options)
         _need("hibari", f"the embedded voice is not installed: {_GET_VOICE}")
         _need("onnxruntime", f"the embedded voice needs ONNX Runtime: {_GET_VOICE}")
-        _check_hibari_version()
-        info = _hibari_info(options)
+        info = _hibari_info(options, _hibari_version())
         threads = options.max_concurrent_plans or info.default_concurrent_plans
         return HibariModel(info, HibariFrontend(info), threads)
 
 
-def _hibari_info(options: ModelOptions) -> ModelInfo:
+def _hibari_info(options: ModelOptions, version: str) -> ModelInfo:
     return ModelInfo(
         name=options.name or "hibari",
         kind="one_shot",
@@ -76,10 +77,11 @@ def _hibari_info(options: ModelOptions) -> ModelInfo:
         default_concurrent_plans=cores(),
         license="Apache-2.0",
         source="hibari-tts 0.2.1",
+        fingerprint=version,
     )
 
 
-def _check_hibari_version() -> None:
+def _hibari_version() -> str:
     """The stage uses parts of the package that its authors may move in the next minor version."""
     try:
         found = version(HIBARI_PACKAGE)
@@ -89,6 +91,7 @@ def _check_hibari_version() -> None:
         raise ModelLoadError(
             f"the embedded voice needs {HIBARI_PACKAGE} {HIBARI_VERSION}x, found {found}: {_GET_VOICE}"
         )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ class VitsModel:
         from polychoir.models.onnx_voice.vits.stage import load_stage
 
         log_cpu_only(self.info.name)
-        return ThreadedRunner(load_stage(self.weights), self.threads, Outbox(wake))
+        stage, place = load_stage(self.weights), device(self.threads)
+        return ThreadedRunner(stage, self.threads, Outbox(wake), device=place, trials=self.frontend.trials())
 
 
 class VitsPlugin:
@@ -156,6 +160,8 @@ def _vits_info(weights: Path, config: VitsConfig, options: ModelOptions) -> Mode
         default_concurrent_plans=cores(),
         source=str(weights),
         license="see the voice's own card",
+        # Weights of one size take equally long, whatever they hold.
+        fingerprint=f"{weights.stat().st_size} bytes, pace {config.length_scale:g}",
     )
 
 

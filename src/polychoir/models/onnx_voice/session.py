@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polychoir.errors import ModelLoadError
+from polychoir.runner.cpu import cpu_device
+from polychoir.types import Device
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -40,8 +41,8 @@ def open_session(model: Path | bytes, name: str) -> onnxruntime.InferenceSession
         raise ModelLoadError(f"{name} cannot be loaded by ONNX Runtime: {error}") from error
 
 
-def cores() -> int:
-    """Cores this process may use: the number of one-item plans worth having in flight."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def device(threads: int) -> Device:
+    """What the steps of such sessions run on, so many at a time."""
+    import onnxruntime
+
+    return cpu_device("float32", f"{threads} threads", f"onnxruntime {onnxruntime.__version__}")

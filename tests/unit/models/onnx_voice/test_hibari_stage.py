@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from polychoir.engine.calibration import fit
 from polychoir.errors import InternalError
 from polychoir.models.onnx_voice.hibari.row import HibariRow
 from polychoir.models.onnx_voice.hibari.stage import HibariStage, load_stage
@@ -127,3 +128,16 @@ def test_it_runs_on_the_threads_of_a_runner(stage: HibariStage, rows: list[Hibar
         result = results[plan.plan_id]
         assert result.error is None and result.run_s > 0 and result.padded_tokens == 0
         np.testing.assert_array_equal(result.outputs[0].samples, stage.sing(plan.rows[0].chunk.payload))
+
+
+def test_what_is_measured_grows_with_the_length(stage: HibariStage) -> None:
+    """Three sentences of one row each, timed in far less than the second that a start may take for it."""
+    trials = hibari.open(None, ModelOptions()).frontend.trials()
+    assert [len(trial.payload.ids) for trial in trials] == [trial.work.tokens for trial in trials]
+    runner = ThreadedRunner(stage, 2, Outbox(lambda: None), trials=trials)
+    samples = runner.measure().samples
+    runner.close()
+    assert len(samples) == 3
+    assert samples[2].tokens > 4 * samples[0].tokens
+    assert samples[0].seconds < samples[1].seconds < samples[2].seconds
+    assert fit(samples, lanes=2).per_token_s > 0

@@ -21,19 +21,26 @@ LANGUAGE_NAMES = ("english",)
 _SECONDS_PER_CHUNK, _SECONDS_PER_ID = 0.8, 0.05
 """Measured on prose, digits and one-word sentences: within a seventh at the voice's own pace."""
 _MAX_CHARS = 100_000
+_TRIALS = (
+    "A short line.",
+    "The quick brown fox jumps over the lazy dog.",
+    "In the morning the harbour was quiet, and only a few boats had gone out to sea before the light came.",
+)
 
 
 class HibariFrontend:
-    """Implements `polychoir.models.base.Frontend`. Dictionaries are loaded on first use, or by `warm`."""
+    """Implements `polychoir.models.base.Frontend`. Dictionaries are loaded on first use."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
         self._reader: Reader | None = None
         self._loading = threading.Lock()
 
-    def warm(self) -> None:
-        """Load the dictionaries now: 0.4-0.6 s on one core."""
-        self._reading()
+    def trials(self) -> tuple[Chunk, ...]:
+        """Sentences of three lengths to time the voice with. Loads the dictionaries: about 0.5 s."""
+        reader = self._reading()
+        request = SpeechRequest("trial", "", 0)
+        return tuple(_chunk(0, sentence, request) for text in _TRIALS for sentence in reader.read(text))
 
     def prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
         check_voice(voice, self._info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
+from itertools import cycle, islice
 
 from polychoir.errors import TextTooLong, UnspeakableText
 from polychoir.models.onnx_voice.refusals import check_voice, language_warnings
@@ -18,6 +19,7 @@ Phonemizer = Callable[[str, str], str]
 _CHUNK_CHARS = 200
 _MAX_CHARS = 100_000
 _SECONDS_PER_ID = 0.03
+_TRIAL_SOUNDS = (12, 24, 48)
 _SHOWN = 10
 
 
@@ -48,6 +50,13 @@ class VitsFrontend:
             for index, (piece, phonemes) in enumerate(spoken)
         )
         return Prepared(chunks, len(chunks), warnings)
+
+    def trials(self) -> tuple[Chunk, ...]:
+        """Nonsense of three lengths to time the voice with: its sounds in turn."""
+        known = sorted(self._config.ids.keys() - {PAD, START, END})
+        speaker = self._speaker(VoiceChoice("default"))
+        spoken = ("".join(islice(cycle(known), size)) for size in _TRIAL_SOUNDS)
+        return tuple(self._chunk(0, text, text, 1.0, speaker) for text in spoken)
 
     def _chunk(self, index: int, text: str, phonemes: str, speed: float, speaker: int | None) -> Chunk:
         ids = self._config.encode(phonemes)

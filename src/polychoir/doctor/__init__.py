@@ -1,0 +1,1 @@
+"""`polychoir doctor`: what this machine is, and what each model will do on it, without serving anything."""
