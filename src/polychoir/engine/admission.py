@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from polychoir.engine.cost import live_steps
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Urgency
-from polychoir.engine.step_size import quick_size, target_s
+from polychoir.engine.step_size import FULL_SHARE, quick_size, target_s
 from polychoir.engine.urgency import wanted
 from polychoir.errors import Overloaded
 from polychoir.types import Chunk, Terms
 
 SURE = 0.85
 """Of the pace that the curve promises: what is let in is in time even if a little goes wrong."""
-CERTAIN = 0.8
+CERTAIN = 0.85
 """Of the target, what the predicted first audio may take."""
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 600.0
 
@@ -37,7 +37,7 @@ def admit(scheduler: Scheduler, chunks: Sequence[Chunk], terms: Terms, now: floa
         return found
     _check_queue(scheduler, len(chunks), terms)
     if terms.tier == "interactive":
-        _check_listeners(scheduler, chunks, found, target, now)
+        _check_listeners(scheduler, chunks, found, now)
     elif terms.tier == "standard" and terms.timeout_s is not None:
         _check_timeout(scheduler, chunks, terms.timeout_s)
     return found
@@ -46,8 +46,8 @@ def admit(scheduler: Scheduler, chunks: Sequence[Chunk], terms: Terms, now: floa
 def predicted_ttfa_s(scheduler: Scheduler, first: Chunk, now: float) -> float:
     """Seconds to the audio of a first chunk that arrived now.
 
-    It waits for room among the first chunks if they fill the largest quick step, then shares steps with
-    them; what other listeners need by then is done before.
+    It waits for room among the first chunks if they fill the largest step that is quick enough, then shares
+    steps with them; what other listeners need by then is done before.
     """
     cost, steps, backlog = scheduler.cost, live_steps(first.work), scheduler.backlog
     weight = max(1, round(cost.weight(first.work)))
@@ -60,18 +60,22 @@ def predicted_ttfa_s(scheduler: Scheduler, first: Chunk, now: float) -> float:
     return step + waits + runs + due / cost.pace(quick) + cost.decode_s
 
 
-def _check_listeners(
-    scheduler: Scheduler, chunks: Sequence[Chunk], found: Wanted, target: float, now: float
-) -> None:
-    late = predicted_ttfa_s(scheduler, chunks[0], now) - CERTAIN * target
-    steps = live_steps(chunks[0].work)
-    more = [
-        (deadline, round(live_steps(chunk.work) * scheduler.cost.weight(chunk.work)))
-        for chunk, (_, deadline) in zip(chunks, found, strict=True)
-    ]
-    late = max(late, scheduler.backlog.listening.excess_s(more, SURE * _pace(scheduler, target, steps), now))
+def _check_listeners(scheduler: Scheduler, chunks: Sequence[Chunk], found: Wanted, now: float) -> None:
+    late = _late_s(scheduler, chunks, found, now)
     if late > 0:
         raise _overloaded("the first audio would come late", late)
+
+
+def _late_s(scheduler: Scheduler, chunks: Sequence[Chunk], found: Wanted, now: float) -> float:
+    """Seconds by which the first audio or the worst of the deadlines would be missed; 0 or less if not."""
+    cost, steps = scheduler.cost, live_steps(chunks[0].work)
+    target = target_s(scheduler.limits.ttfa_target_s, cost, cost.weight(chunks[0].work), steps)
+    more = [
+        (deadline, round(live_steps(chunk.work) * cost.weight(chunk.work)))
+        for chunk, (_, deadline) in zip(chunks, found, strict=True)
+    ]
+    excess = scheduler.backlog.listening.excess_s(more, SURE * _pace(scheduler, target, steps), now)
+    return max(predicted_ttfa_s(scheduler, chunks[0], now) - CERTAIN * target, excess)
 
 
 def _check_timeout(scheduler: Scheduler, chunks: Sequence[Chunk], timeout_s: float) -> None:
@@ -95,7 +99,7 @@ def _check_queue(scheduler: Scheduler, rows: int, terms: Terms) -> None:
 
 
 def _quick(scheduler: Scheduler, target: float, steps: int) -> float:
-    return min(quick_size(scheduler.cost, target, steps), scheduler.limits.max_num_batched_tokens)
+    return min(quick_size(scheduler.cost, target, steps, FULL_SHARE), scheduler.limits.max_num_batched_tokens)
 
 
 def _pace(scheduler: Scheduler, target: float, steps: int) -> float:

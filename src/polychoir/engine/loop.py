@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 Status = Literal["loading", "ready", "failed", "stopped"]
 
+TURN_LIMIT = 64
+"""Commands taken between two steps: a flood of arrivals does not keep the device waiting."""
 INBOX_LIMIT = 20_000
 """Commands not yet taken. Each open request has a few at most, so this is far above any honest load."""
 
@@ -162,7 +164,7 @@ class EngineLoop:
         while not self._stopping:
             self._take_inbox(core)
             progressed = core.step()
-            if not progressed:
+            if not progressed and not self._inbox:
                 self._wake.wait()
             self._wake.clear()
 
@@ -190,7 +192,7 @@ class EngineLoop:
     # -- commands --------------------------------------------------------------------------------
 
     def _take_inbox(self, core: EngineCore) -> None:
-        while self._inbox:
+        for _ in range(min(len(self._inbox), TURN_LIMIT)):
             command = self._inbox.popleft()
             if isinstance(command, Submit):
                 self._submit(core, command)

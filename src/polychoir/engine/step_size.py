@@ -15,7 +15,9 @@ HEADROOM = 1.1
 DRAIN_S = 8.0
 """The whole backlog would be done in so many seconds: lazier than listeners, whose buffers fill in time."""
 SHARE = 0.6
-"""Of the target to first audio, what the steps of a first chunk may take when others run beside it."""
+"""Of the target to first audio, what the steps of a first chunk may take when later ones run beside it."""
+FULL_SHARE = 0.7
+"""The same when first chunks alone fill the steps: larger ones serve more of them in time."""
 STRETCH = 1.5
 """The target is never less than this many times what a first chunk takes alone."""
 IDLE_SHARE = 0.8
@@ -30,16 +32,16 @@ def step_size(backlog: Backlog, cost: StepCost, now: float, *, target_s: float, 
     size = _keeping_up(backlog, cost, now)
     first = backlog.weights[Urgency.FIRST]
     if first:
-        quick = quick_size(cost, target_s, steps)
-        return max(min(first, quick), min(size, quick))
+        full = quick_size(cost, target_s, steps, FULL_SHARE)
+        return max(min(first, full), min(size, quick_size(cost, target_s, steps, SHARE)))
     if backlog.left[Urgency.IDLE]:
         size = max(size, cost.size_for(IDLE_SHARE * cost.lanes / cost.per_token_s))
     return size
 
 
-def quick_size(cost: StepCost, target_s: float, steps: int) -> float:
-    """Tokens of the largest steps of which so many fit into SHARE of the target."""
-    return max(0.0, (SHARE * target_s / max(steps, 1) - cost.host_s) / cost.per_token_s)
+def quick_size(cost: StepCost, target_s: float, steps: int, share: float) -> float:
+    """Tokens of the largest steps of which so many fit into this share of the target."""
+    return max(0.0, (share * target_s / max(steps, 1) - cost.host_s) / cost.per_token_s)
 
 
 def _keeping_up(backlog: Backlog, cost: StepCost, now: float) -> float:

@@ -7,7 +7,16 @@ import pytest
 from polychoir.engine.backlog import Backlog
 from polychoir.engine.cost import StepCost
 from polychoir.engine.sequence import Urgency
-from polychoir.engine.step_size import DRAIN_S, HEADROOM, IDLE_SHARE, SHARE, quick_size, step_size, target_s
+from polychoir.engine.step_size import (
+    DRAIN_S,
+    FULL_SHARE,
+    HEADROOM,
+    IDLE_SHARE,
+    SHARE,
+    quick_size,
+    step_size,
+    target_s,
+)
 from support.engines import urgent
 
 COST = StepCost(host_s=1e-3, per_token_s=1e-6)
@@ -34,9 +43,15 @@ def test_later_chunks_join_only_as_fast_as_they_must():
 
 def test_many_first_chunks_grow_the_step_up_to_what_is_quick():
     firsts = [urgent(i, Urgency.FIRST, 0.3, tokens=200, steps=32) for i in range(100)]
-    quick = (SHARE * 0.32 / 32 - 1e-3) / 1e-6
-    assert quick_size(COST, 0.32, 32) == pytest.approx(quick)
-    assert size(*firsts) == pytest.approx(quick)
+    full = (FULL_SHARE * 0.32 / 32 - 1e-3) / 1e-6
+    assert quick_size(COST, 0.32, 32, FULL_SHARE) == pytest.approx(full)
+    assert size(*firsts) == pytest.approx(full)
+
+
+def test_later_chunks_beside_a_first_one_fill_less_than_first_ones_alone_may():
+    first = urgent(0, Urgency.FIRST, 0.3, tokens=200, steps=32)
+    late = [urgent(i, Urgency.LISTENING, 0.5, tokens=400, steps=99) for i in range(1, 99)]
+    assert size(first, *late) == pytest.approx((SHARE * 0.32 / 32 - 1e-3) / 1e-6)
 
 
 def test_without_first_chunks_the_backlog_is_drained_in_time():
