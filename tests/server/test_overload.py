@@ -93,7 +93,8 @@ def test_at_three_times_its_capacity_the_server_does_what_it_can(tmp_path: Path,
     print(
         f"{asked} asked at {3 * NOMINAL:.0f}/s: {dict(seen.statuses)}, in time {good}"
         f" ({good / seconds / capacity:.2f} of {capacity:.1f}/s),"
-        f" p50 {statistics.median(seen.latencies):.3f} s, worst {max(seen.latencies):.3f} s, memory x{grown:.3f},"
+        f" p50 {statistics.median(seen.latencies):.3f} s, worst {max(seen.latencies):.3f} s,"
+        f" memory x{grown:.3f},"
         f" retry-after-ms median {statistics.median(ms for ms, _ in seen.retries):.0f}"
     )
     assert set(seen.statuses) == {200, 429}

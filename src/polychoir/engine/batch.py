@@ -193,7 +193,8 @@ class Batch:
                 break
             key, row = found
             self.ready.remove(row)
-            if not chosen or room.fits(row, beyond=not waiting_to_hear or key <= now + PRESSING_S):
+            pressing = row.urgency is not Urgency.FIRST and key <= now + PRESSING_S
+            if not chosen or room.fits(row, beyond=pressing or not waiting_to_hear):
                 self._take(row, room)
                 chosen.append(row)
                 for _, larger in passed:

@@ -7,7 +7,7 @@ the heart of the engine calls. Who is in a step is `Batch`'s to say (batch.py).
 from __future__ import annotations
 
 from collections import Counter
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from polychoir.engine.backlog import Backlog
 from polychoir.engine.batch import Batch
@@ -222,3 +222,7 @@ class Scheduler:
             self.waiting_by_tier[row.tier] -= 1
         self.batch.leave(row, self._now)
         self.shares.leave(row.tenant)
+        here = len(self.preparing) + len(self.waiting) + len(self.running) + len(self.decoding)
+        if len(self._expiring) > 64 + 2 * here:  # mostly rows that have ended in time
+            self._expiring = [entry for entry in self._expiring if self._holds(entry[2])]
+            heapify(self._expiring)

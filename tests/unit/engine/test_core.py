@@ -242,6 +242,17 @@ def test_a_running_row_past_its_timeout_is_cut():
     assert house.runner.dropped == [0]
 
 
+def test_rows_that_end_in_time_are_not_kept_until_their_timeout():
+    house = House()
+    for number in range(1_000):
+        one = row(number, steps=1)
+        one.expires_at = 1e6
+        house.add(one)
+        house.step()
+    assert len(house.ended) == 1_000
+    assert len(house.core.scheduler._expiring) <= 64
+
+
 def test_nothing_is_planned_until_as_many_wait_as_a_test_wants():
     house = House()
     house.core.scheduler.hold_until = 3
