@@ -10,9 +10,10 @@ from pathlib import Path
 
 from polychoir.engine.core import EngineCore
 from polychoir.engine.scheduler import Scheduler
-from support.engines import Clock, CountingRunner, limits, row
+from polychoir.engine.sequence import Urgency
+from support.engines import Clock, CountingRunner, limits, urgent
 
-GOLDEN = Path(__file__).parent / "golden_fcfs.txt"
+GOLDEN = Path(__file__).parent / "golden.txt"
 STEP_S = 0.010
 TOKEN_S = 0.0001
 
@@ -42,7 +43,10 @@ def simulate(seed, rows, rate, abort_share):
     arrivals, now = [], 0.0
     for i in range(rows):
         now += rng.expovariate(rate)
-        arrivals.append((now, row(i, rng.randint(5, 120), rng.choice([4, 8, 16]))))
+        urgency = rng.choice(list(Urgency))
+        tokens, steps = rng.randint(5, 120), rng.choice([4, 8, 16])
+        wanted = now + {Urgency.FIRST: 0.3, Urgency.IDLE: 1e4}.get(urgency, rng.uniform(0.3, 5.0))
+        arrivals.append((now, urgent(i, urgency, wanted, tokens=tokens, steps=steps, arrived_at=now)))
     leaving = sorted(
         (at + rng.random() * 0.2, one.seq_id) for at, one in arrivals if rng.random() < abort_share
     )
