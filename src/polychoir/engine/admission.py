@@ -1,8 +1,8 @@
 """Who is let in. The exact work is known on arrival, so a full house says so at once, and for how long.
 
-A listener is let in if the first chunk is predicted within the target and nobody's playback, the newcomer's
-included, would run dry. Others wait; they are refused at the queue's bound only, or when they would not be
-done within their timeout. A request that goes on is never refused.
+A listener is let in if there is no other, or if the first chunk is predicted within the target and nobody's
+playback, the newcomer's included, would run dry. Others wait; they are refused at the queue's bound only, or
+when they would not be done within their timeout. A request that goes on is never refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def admit(scheduler: Scheduler, chunks: Sequence[Chunk], terms: Terms, now: floa
     if terms.more:
         return found
     _check_queue(scheduler, len(chunks), terms)
-    if terms.tier == "interactive":
+    if terms.tier == "interactive" and scheduler.backlog.listening.total:
         _check_listeners(scheduler, chunks, found, now)
     elif terms.tier == "standard" and terms.timeout_s is not None:
         _check_timeout(scheduler, chunks, terms.timeout_s)

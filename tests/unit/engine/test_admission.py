@@ -67,6 +67,15 @@ def test_an_idle_engine_lets_anybody_in_however_slow_it_is():
         assert house.ask(speech(100, 300)) == [0, 1]
 
 
+@pytest.mark.parametrize("tokens", [1, 10])
+def test_a_listener_alone_is_let_in_whatever_the_settings(tokens):
+    """The playback of so long a request would run dry on any reading of so small a step; nobody is harmed."""
+    house = House(max_num_batched_tokens=tokens)
+    assert len(house.ask(speech(100, *[900] * 20, seconds=0.1))) == 21
+    with pytest.raises(Overloaded):
+        house.ask(speech(100))
+
+
 def test_the_prediction_is_right_for_an_idle_engine():
     house = House()
     chunk = speech(100)[0]
