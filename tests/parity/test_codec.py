@@ -92,3 +92,13 @@ def test_weights_that_do_not_fit_are_a_load_error(tmp_path: Path, checkpoint_dir
     (tmp_path / "config.json").write_text((checkpoint_dir / "audio_tokenizer" / "config.json").read_text())
     with pytest.raises(ModelLoadError, match="audio tokenizer cannot be loaded"):
         Codec(tmp_path, torch.device("cpu"))
+
+
+def test_on_a_cpu_company_changes_no_bit(codec: Codec) -> None:
+    draw = np.random.default_rng(3)
+    items = [draw.integers(0, 1_000, (8, 40)).astype(np.int16) for _ in range(5)]
+    for together, item in zip(codec.decode(items), items, strict=True):
+        np.testing.assert_array_equal(together, codec.decode([item])[0])
+    clips = [draw.standard_normal(9_600).astype(np.float32) * 0.1 for _ in range(3)]
+    for codes, samples in zip(codec.encode(clips), clips, strict=True):
+        np.testing.assert_array_equal(codes, codec.encode([samples])[0])

@@ -73,9 +73,9 @@ class Codec:
 
     @torch.inference_mode()
     def _encode_exactly(self, clips: Sequence[Samples]) -> list[Codes]:
-        """Whole frames each. Clips of equal length go through together; none is padded."""
+        """Whole frames each, as `_together` has them; none is padded."""
         out: dict[int, Codes] = {}
-        for numbers in _equal([samples.size for samples in clips]):
+        for numbers in self._together([samples.size for samples in clips]):
             waves = np.stack([clips[number] for number in numbers]).astype(np.float32)
             stacked = torch.from_numpy(waves)[:, None].to(self._device)
             codes = self._model.encode(stacked).audio_codes.to("cpu", torch.int16).numpy()
@@ -97,21 +97,23 @@ class Codec:
 
     @torch.inference_mode()
     def _decode_exactly(self, items: Sequence[Codes]) -> list[Samples]:
-        """In float32. Items of equal length go through together; no item is padded, so tails are exact."""
+        """In float32, as `_together` has them; no item is padded, so tails are exact."""
         out: dict[int, Samples] = {}
-        for numbers in _equal([codes.shape[1] for codes in items]):
+        for numbers in self._together([codes.shape[1] for codes in items]):
             stacked = torch.from_numpy(np.stack([items[number] for number in numbers]).astype(np.int64))
             waves = self._model.decode(stacked.to(self._device)).audio_values[:, 0].float().cpu().numpy()
             out |= zip(numbers, waves, strict=True)
         return [out[number] for number in range(len(items))]
 
-
-def _equal(lengths: Sequence[int]) -> Iterable[list[int]]:
-    """The places of each length."""
-    places: dict[int, list[int]] = {}
-    for number, length in enumerate(lengths):
-        places.setdefault(length, []).append(number)
-    return places.values()
+    def _together(self, lengths: Sequence[int]) -> Iterable[list[int]]:
+        """The places of each length; on a CPU each by itself. A batch gains nothing there, and its sums, in
+        another order, would make the last bit of an answer depend on its company."""
+        if self._device.type == "cpu":
+            return [[number] for number in range(len(lengths))]
+        places: dict[int, list[int]] = {}
+        for number, length in enumerate(lengths):
+            places.setdefault(length, []).append(number)
+        return places.values()
 
 
 @functools.cache
