@@ -96,7 +96,8 @@ class Speaker:
             raise InternalError("this is a bug: nothing waits for the first chunk")
         chunks = await self._lanes.run(len(desk.request.text), partial(desk.prepared.rest, first))
         took = desk.prepare_s + first.queue_s + first.run_s + first.decode_s
-        return await self.engine.submit(chunks, _terms(desk, took, more=True))
+        terms = replace(_terms(desk, took), more=True, heard_s=len(first.samples) / first.sample_rate)
+        return await self.engine.submit(chunks, terms)
 
     async def _prepare(self, request: SpeechRequest, voice: VoiceChoice) -> Prepared:
         work = partial(self.model.frontend.prepare, request, voice)
@@ -130,11 +131,11 @@ class Speaker:
                 self.store.put(self.info.name, stock.name, replace(audio.codes, text=LOCK_PHRASE, rms=None))
 
 
-def _terms(desk: Desk, spent_s: float, *, more: bool = False) -> Terms:
+def _terms(desk: Desk, spent_s: float) -> Terms:
     """What the engine is asked for, with what is left of the request's time."""
     request = desk.request
     left = None if request.timeout_s is None else max(0.0, request.timeout_s - spent_s)
-    return Terms(request.tier, request.tenant, left, more)
+    return Terms(request.tier, request.tenant, left)
 
 
 def _check_length(chunks: Sequence[Chunk], total: int) -> None:

@@ -87,13 +87,15 @@ class Terms:
     """On which terms chunks go to an engine.
 
     timeout_s: seconds after which nobody wants them. more: they continue a request that was let in before,
-    and are never refused, or half-spoken requests would be the first to suffer from a full house.
+    and are never refused, or half-spoken requests would be the first to suffer from a full house. heard_s:
+    seconds of the request's audio that are there already.
     """
 
     tier: Tier = "standard"
     tenant: str = ""
     timeout_s: float | None = None
     more: bool = False
+    heard_s: float = 0.0
 
 
 STANDARD = Terms()

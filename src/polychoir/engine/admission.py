@@ -32,7 +32,7 @@ def admit(scheduler: Scheduler, chunks: Sequence[Chunk], terms: Terms, now: floa
     target = target_s(
         scheduler.limits.ttfa_target_s, scheduler.cost, scheduler.cost.weight(first), live_steps(first)
     )
-    found = wanted(chunks, terms.tier, now, target)
+    found = wanted(chunks, terms.tier, now, target, terms.heard_s)
     if terms.more:
         return found
     _check_queue(scheduler, len(chunks), terms)

@@ -18,9 +18,12 @@ MARGIN_S = 0.25
 """Before the audio ahead of a piece has been heard: as coarse as the books on deadlines (`demand.py`) are."""
 
 
-def wanted(chunks: Sequence[Chunk], tier: Tier, now: float, ttfa_s: float) -> list[tuple[Urgency, float]]:
+def wanted(
+    chunks: Sequence[Chunk], tier: Tier, now: float, ttfa_s: float, heard_s: float = 0.0
+) -> list[tuple[Urgency, float]]:
     """Urgency and deadline of each chunk of a request that arrives now, in the order of the text.
 
+    heard_s: seconds of audio before these chunks that are there already, and being heard from now on.
     Playback may begin at once, so later chunks of a listener are wanted by when the audio before them ends
     if the first came immediately; never before the first chunk's own deadline.
     """
@@ -30,7 +33,7 @@ def wanted(chunks: Sequence[Chunk], tier: Tier, now: float, ttfa_s: float) -> li
         whole = now + ttfa_s + sum(chunk.estimated_s for chunk in chunks)
         return [(Urgency.WAITING, whole)] * len(chunks)
     found: list[tuple[Urgency, float]] = []
-    heard = 0.0
+    heard = heard_s
     for chunk in chunks:
         urgency = Urgency.LISTENING if chunk.index else Urgency.FIRST
         found.append((urgency, now + max(ttfa_s, heard - MARGIN_S)))

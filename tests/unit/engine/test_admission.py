@@ -189,3 +189,9 @@ def test_chunks_of_a_listener_are_wanted_by_when_they_are_heard():
         (Urgency.LISTENING, pytest.approx(101.75)),
         (Urgency.LISTENING, pytest.approx(103.75)),
     ]
+
+
+def test_what_follows_a_first_chunk_is_wanted_when_that_has_been_heard():
+    rest = speech(10, 10, 10)[1:]
+    found = admit(Scheduler(limits(), COST), rest, Terms("interactive", more=True, heard_s=1.5), 100.0)
+    assert found == [(Urgency.LISTENING, pytest.approx(101.25)), (Urgency.LISTENING, pytest.approx(103.25))]
