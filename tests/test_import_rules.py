@@ -36,7 +36,7 @@ def _layer(ours: str, never: frozenset[str] = frozenset()) -> Layer:
 
 PURE = (
     "sequence", "scheduler", "plan", "cost", "calibration", "demand", "urgency", "admission", "ready",
-    "backlog", "batch", "shares", "step_size", "curve", "refinement",
+    "backlog", "batch", "shares", "step_size", "curve", "refinement", "eviction",
 )  # fmt: skip
 """Files of the engine that decide: plain data in, plain data out."""
 

@@ -90,12 +90,22 @@ def _check_timeout(scheduler: Scheduler, chunks: Sequence[Chunk], timeout_s: flo
 def _check_queue(scheduler: Scheduler, rows: int, terms: Terms) -> None:
     """A request with more rows than the bound is taken by an empty queue only: refusing it for ever would
     make the bound a limit on text length, which has a setting of its own."""
+    if queue_full(scheduler, rows, terms):
+        raise queue_refusal(scheduler, rows, terms)
+
+
+def queue_full(scheduler: Scheduler, rows: int, terms: Terms) -> bool:
+    """Whether so many rows more would pass the bound of their tier."""
+    waiting = scheduler.waiting_by_tier[terms.tier]
+    return not terms.more and waiting > 0 and waiting + rows > scheduler.limits.queue_limit
+
+
+def queue_refusal(scheduler: Scheduler, rows: int, terms: Terms) -> Overloaded:
+    """What is told: the seconds until the waiting rows have become few enough."""
     waiting, limit = scheduler.waiting_by_tier[terms.tier], scheduler.limits.queue_limit
-    if waiting == 0 or waiting + rows <= limit:
-        return
     backlog = scheduler.backlog.tokens / scheduler.cost.pace(scheduler.limits.max_num_batched_tokens)
     too_many = min(1.0, (waiting + rows - limit) / waiting)
-    raise _overloaded(f"the {terms.tier} queue is full ({waiting} rows waiting)", backlog * too_many)
+    return _overloaded(f"the {terms.tier} queue is full ({waiting} rows waiting)", backlog * too_many)
 
 
 def _quick(scheduler: Scheduler, target: float, steps: int) -> float:

@@ -7,7 +7,7 @@ it with a virtual clock and a runner that only counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polychoir.engine.cost import backlog_s
@@ -110,6 +110,14 @@ class EngineCore:
     def add(self, row: Sequence) -> None:
         """A row that was let in. The runner may have something to make for it before it can run."""
         self.scheduler.add(row, prepared=self.runner.prepare(row.seq_id, row.chunk))
+
+    def evict(self, rows: Iterable[Sequence], error: Exception) -> None:
+        """These make way in a full queue, and are told why."""
+        now = self._clock()
+        for row in rows:
+            self.counts.sequences_refused += 1
+            self.runner.drop(row.seq_id)
+            self._deliver(self.scheduler.evict(row, error, now))
 
     def abort(self, seq_id: int) -> None:
         """The client of this row has gone: it costs nothing from the next plan on."""

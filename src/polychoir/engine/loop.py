@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from polychoir.engine.admission import admit
+from polychoir.engine.admission import admit, queue_full, queue_refusal
 from polychoir.engine.calibrate import Calibration, calibrated
 from polychoir.engine.core import EngineCore, EngineStats
+from polychoir.engine.eviction import worst_queued
 from polychoir.engine.plan import Limits, fitted
 from polychoir.engine.scheduler import Scheduler
 from polychoir.engine.sequence import Ended
@@ -201,11 +202,14 @@ class EngineLoop:
 
     def _submit(self, core: EngineCore, command: Submit) -> None:
         now, terms = self._clock(), command.terms
+        if queue_full(core.scheduler, len(command.chunks), terms):
+            refusal = queue_refusal(core.scheduler, len(command.chunks), terms)
+            core.evict(worst_queued(core.scheduler, command.chunks, terms), refusal)
         try:
             wanted = admit(core.scheduler, command.chunks, terms, now)
-        except Overloaded as refusal:
+        except Overloaded as refused:
             core.counts.sequences_refused += len(command.chunks)
-            command.answer(refusal)
+            command.answer(refused)
             return
         self._sinks[command.request] = command.deliver
         rows = self._rows.setdefault(command.request, set())

@@ -86,6 +86,11 @@ class Scheduler:
             self._leave(row)
         return row is not None and not waiting
 
+    def evict(self, row: Sequence, error: Exception, now: float) -> Ended:
+        """A row that has not begun leaves for another's sake."""
+        self._leave(row)
+        return Ended(row, SequenceOutput(row.seq_id, error=error, epoch=row.epoch), now)
+
     def expire(self, now: float) -> list[Ended]:
         """Take out the rows that nobody wants any more, before they cost another step."""
         self._now, ended = now, []

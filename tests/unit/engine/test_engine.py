@@ -263,3 +263,23 @@ async def test_a_lost_device_ends_the_engine_as_a_whole(how):
     assert (engine.status, ends) == ("failed", ["failed"])
     assert isinstance(engine.failure, DeviceLost)
     await engine.aclose()
+
+
+async def test_in_a_full_queue_a_giant_makes_way_and_is_told_when_to_come_again(house):
+    model = Model()
+    model.gate.clear()
+    engine = await house(model, queue_limit=2, max_num_seqs=1, max_resident_seqs=1)
+    running = await engine.submit([chunk()])
+    await settle(lambda: engine.stats().running == 1)
+    giant = await engine.submit([chunk(steps=900, index=0), chunk(steps=900, index=1)])
+    small = await engine.submit([chunk()])
+    with pytest.raises(Overloaded, match="standard queue is full") as caught:
+        async for _ in giant:
+            pass
+    assert caught.value.retry_after_s > 0
+    model.gate.set()
+    for stream in (running, small):
+        assert [audio.index async for audio in stream] == [0]
+    await settle(lambda: engine.stats().sequences_finished == 2)
+    assert engine.stats().sequences_refused == 2
+    assert engine.stats().sequences_failed == 0
