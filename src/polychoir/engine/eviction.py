@@ -1,4 +1,4 @@
-"""Who makes way in a full queue: of the requests of a tier that have not begun, the worst, for a better one."""
+"""Who makes way in a full queue: of a tier's requests that have not begun, the worst, for a better one."""
 
 from __future__ import annotations
 
