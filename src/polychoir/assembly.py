@@ -22,9 +22,6 @@ from polychoir.pipeline import Speaker
 from polychoir.types import ModelInfo, ModelOptions
 from polychoir.voices import VoiceStore
 
-DEVICE_STEP_S, CPU_STEP_S = 30.0, 300.0
-"""Unless a setting says: a step of hundreds of rows is minutes of a small CPU, and never of a GPU."""
-
 
 def build_speakers(settings: Settings) -> dict[str, Speaker]:
     """Every model of the settings, by served name, the default one first. Nothing is loaded yet.
@@ -87,7 +84,6 @@ def _engine(
         if not model.info.own_process:
             return LocalEngine(model, limits, calibration=curves)
         workers = 1
-    timeout_s = settings.step_timeout_s or (DEVICE_STEP_S if model.info.own_process else CPU_STEP_S)
     options = _options(reference, settings)
     kernels = os.environ.get("TRITON_CACHE_DIR") or str(settings.data_dir / "triton")
     specs = [
@@ -95,7 +91,7 @@ def _engine(
             reference.reference,
             replace(options, device=device),
             limits,
-            timeout_s,
+            settings.step_timeout_s,
             {"TRITON_CACHE_DIR": kernels},
             curves,
         )

@@ -82,8 +82,8 @@ async def test_A61_every_token_computed_is_one_of_a_row(checkpoint_dir: Path) ->
 
 @pytest.mark.slow
 async def test_A61_mixed_lengths_cost_no_more_than_equal_ones(checkpoint_dir: Path) -> None:
-    """Beside the same texts, each in a batch of its equals. The best of three rounds of each in turn, since
-    machines drift and are shared."""
+    """Beside the same texts, each in a batch of its equals. The best of three rounds, each with both in turn,
+    since machines drift and are shared."""
     equals = [[words] * max(1, min(16, 120 // words)) for words in lengths()]
     everything = [words for texts in equals for words in texts]
     async with running(Bench(str(checkpoint_dir), ModelOptions(device="cpu"))) as engine:
@@ -96,5 +96,5 @@ async def test_A61_mixed_lengths_cost_no_more_than_equal_ones(checkpoint_dir: Pa
     assert stats.padded_tokens_total < PADDED * (stats.tokens_total + stats.padded_tokens_total)
     mixed, *alike = (cost.tokens for cost in rounds[0])
     assert mixed == sum(alike)
-    best, *alike = (min(cost.wall_s for cost in column) for column in zip(*rounds, strict=True))
-    assert best <= DEARER * sum(alike), f"{best:.3f} s together, {alike} among equals"
+    ratios = [mixed.wall_s / sum(cost.wall_s for cost in alike) for mixed, *alike in rounds]
+    assert min(ratios) <= DEARER, f"together beside among equals: {ratios}"

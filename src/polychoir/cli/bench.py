@@ -151,6 +151,8 @@ def _check_files(json_file: Path | None, picture: Path | None) -> None:
     for name, file in (("json", json_file), ("plot", picture)):
         if file is not None and not file.parent.is_dir():
             raise SettingError(f"--{name}: there is no folder {file.parent}", param=name)
+        if file is not None and file.is_dir():
+            raise SettingError(f"--{name}: {file} is a folder", param=name)
     if picture is not None and picture.suffix not in PICTURES:
         raise SettingError(f"--plot {picture} is none of {', '.join(PICTURES)}", param="plot")
     if picture is not None and find_spec("matplotlib") is None:

@@ -164,21 +164,26 @@ class WorkerEngine:
     # -- sending ---------------------------------------------------------------------------------
 
     async def _room(self) -> None:
-        """Wait until a worker takes what it was sent before. Raises Overloaded if too many do."""
+        """Wait until any worker has taken what it was sent before. Raises Overloaded if too many wait."""
         if self._waiting >= MOST_WAITING:
             raise Overloaded("too many requests are on their way", retry_after_s=1.0)
+        if any(worker.takes_more for worker in self.workers):
+            return
         self._waiting += 1
+        free = [asyncio.ensure_future(worker.writable()) for worker in self.workers]
         try:
-            for worker in self.workers:
-                await worker.writable()
+            await asyncio.wait(free, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._waiting -= 1
+            for one in free:
+                one.cancel()
 
     def _place(self, asked: Asked) -> None:
         """Send it to a worker; while there is none it waits for the next that is ready."""
         ready = [worker for worker in self.workers if worker.status == "ready"]
         if not ready:
             return
+        ready = [worker for worker in ready if worker.takes_more] or ready
         chunks = asked.left.values()
         tokens = tokens_of(chunks)
         worker = ready[choose([Load(*self._sent[one], one.stats) for one in ready], tokens)]

@@ -59,13 +59,14 @@ class PackedChunk(msgspec.Struct, frozen=True, array_like=True):
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The first record: load this model and run an engine of these limits.
 
-    step_timeout_s: how long the runner may bring back nothing of what it owes before the worker ends itself.
+    step_timeout_s: how long the runner may bring back nothing of what it owes before the worker ends itself;
+    None: what suits the device that it comes to run on.
     """
 
     reference: str
     options: ModelOptions
     limits: Limits
-    step_timeout_s: float
+    step_timeout_s: float | None
     calibration: Calibration | None = None
 
 

@@ -36,7 +36,7 @@ class WorkerSpec:
     reference: str
     options: ModelOptions
     limits: Limits
-    step_timeout_s: float
+    step_timeout_s: float | None
     environment: Mapping[str, str]
     calibration: Calibration | None = None
 
@@ -126,6 +126,11 @@ class Supervisor:
         if self._link is not None:
             await self._link.writable.wait()
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether it has taken what it was sent."""
+        return self._link is None or self._link.writable.is_set()
+
     def useful(self) -> None:
         """It has made something: what went wrong before is forgotten."""
         self._deaths = 0
@@ -165,11 +170,15 @@ class Supervisor:
     async def _until_closed(self, link: Frames) -> None:
         """Returns once the connection has ended, which is how a worker's end is seen first."""
         closed = asyncio.ensure_future(link.closed.wait())
+        looked_at = time.monotonic()
         try:
             while not closed.done():
-                patience = self._patience
+                patience, now = self._patience, time.monotonic()
+                if now - looked_at > patience.silence_s / 2:
+                    link.heard_at = now  # this process was paused itself: what came meanwhile is not read yet
+                looked_at = now
                 limit = patience.silence_s if self.status == "ready" else patience.loading_silence_s
-                if time.monotonic() - link.heard_at > limit:
+                if now - link.heard_at > limit:
                     _log.error("%s has said nothing for %g s: killed", self.name, limit)
                     self.kill()  # the connection ends with it
                 await asyncio.wait((closed,), timeout=patience.silence_s / 4)

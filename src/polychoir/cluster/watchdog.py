@@ -15,6 +15,15 @@ from collections.abc import Callable
 
 from polychoir.cluster.exits import HUNG
 from polychoir.engine.loop import EngineLoop
+from polychoir.types import DeviceKind
+
+DEVICE_STEP_S, CPU_STEP_S = 30.0, 300.0
+"""Unless a setting says: a step of hundreds of rows is minutes of a small CPU, and never of a GPU."""
+
+
+def step_timeout_s(kind: DeviceKind) -> float:
+    """How long a step may take on a device of this kind, for the largest there is and more."""
+    return CPU_STEP_S if kind == "cpu" else DEVICE_STEP_S
 
 
 class Watchdog:

@@ -23,7 +23,7 @@ from polychoir.cluster.exits import ALONE, DEVICE_LOST, ENGINE_FAILED, NOT_LOADE
 from polychoir.cluster.frames import Frames, join
 from polychoir.cluster.postbox import LogPost, Postbox
 from polychoir.cluster.process import take_socket
-from polychoir.cluster.watchdog import Watchdog
+from polychoir.cluster.watchdog import Watchdog, step_timeout_s
 from polychoir.engine import loop as engine
 from polychoir.engine.core import EngineStats
 from polychoir.engine.engine import outcome
@@ -63,7 +63,7 @@ class Worker:
         self.postbox = Postbox(loop)
         self._model: Model | None = None
         self._engine: engine.EngineLoop | None = None
-        self._watchdog: Watchdog | None = None
+        self._step_timeout_s: float | None = None
         self._reported: EngineStats | None = None
         self._reported_at = 0.0
         self._stopping = False
@@ -103,7 +103,7 @@ class Worker:
         loop = self._engine = engine.EngineLoop(
             self._model, record.limits, time.monotonic, record.calibration
         )
-        self._watchdog = Watchdog(loop, record.step_timeout_s)
+        self._step_timeout_s = record.step_timeout_s
         loop.when_settled(lambda: self.postbox.post(self._settled))
         loop.when_ended(lambda: self.postbox.post(self._ended))
         loop.start()
@@ -137,8 +137,9 @@ class Worker:
         if failure is not None:
             self._not_loaded(failure)
             return
-        assert self._watchdog is not None
-        self._watchdog.start()
+        device = self._running().device
+        assert device is not None
+        Watchdog(self._running(), self._step_timeout_s or step_timeout_s(device.kind)).start()
         self._send(m.Settled())
 
     def _not_loaded(self, error: BaseException) -> None:

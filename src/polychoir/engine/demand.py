@@ -12,11 +12,16 @@ from collections.abc import Iterator, Sequence
 
 WIDTH_S = 0.125
 SIGHT = 128
-"""Buckets looked at one by one: 16 seconds. What is wanted later is one lump at the end of them."""
+"""Buckets looked at one by one: 16 seconds. What is wanted later is one lump at twice their end: near
+enough, since it is looked at again many times before it is due."""
 
 
 class Demand:
-    """Tokens still to be computed, by deadline. The time given to its methods never falls."""
+    """Tokens still to be computed, by deadline. The time given to its methods never falls.
+
+    Lenient by up to two widths of a bucket: a deadline counts at the end of its bucket, and one width later,
+    or one row due now would ask for any pace. Those who set deadlines leave that much (`urgency.MARGIN_S`).
+    """
 
     def __init__(self) -> None:
         self.total = 0

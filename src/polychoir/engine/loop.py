@@ -23,7 +23,7 @@ from polychoir.engine.sequence import Ended
 from polychoir.engine.sequence import Sequence as Row
 from polychoir.errors import DeviceLost, InternalError, Overloaded, PolychoirError
 from polychoir.models.base import Model
-from polychoir.types import Chunk, Terms
+from polychoir.types import Chunk, Device, Terms
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,11 @@ class EngineLoop:
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call back once the loop has ended after it was ready, before the requests inside are told."""
         self._on_end.append(callback)
+
+    @property
+    def device(self) -> Device | None:
+        """What the model runs on; None until it is loaded."""
+        return None if self._core is None else self._core.runner.device
 
     @property
     def owes(self) -> bool:

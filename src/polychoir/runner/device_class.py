@@ -34,9 +34,10 @@ class DeviceClass:
 
 
 def device_class(device: torch.device) -> DeviceClass:
-    """Defaults for a device. A CPU computes in float32, and its steps have no knee worth a bound."""
+    """Defaults for a device. A CPU computes in float32. Two cores of a server take 0.16 s and 7.5 ms a token
+    of the published size: past 200 tokens a larger step gains nothing, and this one takes 8 s already."""
     if device.type != "cuda":
-        return DeviceClass("float32", _MEASURED_TOKENS)
+        return DeviceClass("float32", _LEAST_TOKENS)
     properties = torch.cuda.get_device_properties(device)
     return _estimate((properties.major, properties.minor), properties.multi_processor_count)
 

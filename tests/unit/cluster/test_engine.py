@@ -20,6 +20,7 @@ import pytest
 from polychoir.cluster import engine as ce
 from polychoir.cluster.engine import WorkerEngine
 from polychoir.cluster.supervisor import Patience, WorkerSpec
+from polychoir.cluster.watchdog import step_timeout_s
 from polychoir.engine.engine import Engine, LocalEngine
 from polychoir.engine.plan import limits_for
 from polychoir.errors import InternalError, ModelLoadError, Overloaded, Unavailable
@@ -49,7 +50,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     async def begin(
         workers: int = 1,
         patience: Patience = QUICK,
-        step_timeout_s: float = 30.0,
+        step_timeout_s: float | None = 30.0,
         queue_limit: int = 2_000,
         ready: bool = True,
         **extra: Any,
@@ -317,3 +318,36 @@ async def test_a_worker_does_not_outlive_its_parent() -> None:
     parent.kill()
     await parent.wait()
     await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, 5.0)
+
+
+async def test_a_pause_of_this_process_is_no_silence_of_its_workers(start: Start) -> None:
+    engine = await start(patience=replace(QUICK, silence_s=1.0))
+    pid = engine.workers[0].process.pid
+    time.sleep(2.5)  # the whole process stands still, as in a debugger
+    await asyncio.sleep(0.6)
+    assert len(await say(engine, 1)) == len(chunks(1))
+    assert engine.workers[0].process.pid == pid
+
+
+async def test_a_worker_that_takes_nothing_keeps_nobody_from_the_others(start: Start) -> None:
+    engine = await start(workers=2)
+    for worker in engine.workers:
+        link = worker._link
+        assert link is not None
+        link.writable.clear()
+        for n in range(4):
+            await asyncio.wait_for(say(engine, n, sentences=1), 5)
+        link.writable.set()
+    for worker in engine.workers:
+        worker._link.writable.clear()
+    waiting = asyncio.create_task(say(engine, 9, sentences=1))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    engine.workers[1]._link.writable.set()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_without_a_setting_the_worker_knows_how_long_a_step_may_take(start: Start) -> None:
+    engine = await start(step_timeout_s=None)
+    assert len(await say(engine, 1)) == len(chunks(1))
+    assert (step_timeout_s("cpu"), step_timeout_s("large_gpu"), step_timeout_s("small_gpu")) == (300, 30, 30)

@@ -97,9 +97,9 @@ def test_slots_come_back_when_measuring_fails(
 def test_its_curve_is_that_of_its_device(runner: OmniVoiceRunner, folder: Path) -> None:
     info = opened(folder).info
     curve = calibrated(runner, info, limits_for(info), Calibration())
-    assert (curve.origin, curve.cost.lanes, curve.step_tokens) == ("measured", 1, 8_192)
+    assert (curve.origin, curve.cost.lanes, curve.step_tokens) == ("measured", 1, 1_024)
     assert (runner.device.kind, runner.device.lag) == ("cpu", 0)
-    assert all(part in runner.device.name for part in ("float32", "eager steps to 8192 tokens", "torch "))
+    assert all(part in runner.device.name for part in ("float32", "eager steps to 1024 tokens", "torch "))
     # Of so small a network the sampler is a large part, which grows by more than the tokens.
     ratios = [curve.cost.seconds(one.tokens, one.squares) / one.seconds for one in curve.samples]
     assert 0.6 < median(ratios) < 1.6
