@@ -22,6 +22,7 @@ torch.set_num_threads(1)  # the tensors are small: threads cost more than they b
 CASES = Path(__file__).parents[1] / "data" / "cases_A.jsonl"
 WORDS = "the quick brown fox jumps over a lazy dog while rivers move slowly toward the sea"
 ROUNDS = 3
+STEP_TOKENS = 8_192
 DEARER, PADDED = 1.15, 0.05
 
 
@@ -41,6 +42,12 @@ def lengths() -> list[int]:
     )
     words: list[int] = case["input"]["bench"]["lengths_words"]
     return words
+
+
+def bench_of(checkpoint: Path) -> Bench:
+    """With steps large enough for all of the case's texts at once."""
+    options = ModelOptions(device="cpu", extra={"max_num_batched_tokens": STEP_TOKENS})
+    return Bench(str(checkpoint), options, limits={"max_num_batched_tokens": STEP_TOKENS})
 
 
 async def sing(engine: LocalEngine, words: int, seed: int, steps: int) -> list[Chunk]:
@@ -70,7 +77,7 @@ async def together(engine: LocalEngine, texts: Sequence[int], steps: int) -> tup
 
 async def test_A61_every_token_computed_is_one_of_a_row(checkpoint_dir: Path) -> None:
     """On a CPU exactly: rows lie end to end. (On a GPU steps fill up to the next bucket.)"""
-    async with running(Bench(str(checkpoint_dir), ModelOptions(device="cpu"))) as engine:
+    async with running(bench_of(checkpoint_dir)) as engine:
         cost, chunks = await together(engine, lengths(), steps=2)
         stats = engine.stats()
     sizes = {chunk.work.tokens for chunk in chunks}
@@ -86,7 +93,7 @@ async def test_A61_mixed_lengths_cost_no_more_than_equal_ones(checkpoint_dir: Pa
     since machines drift and are shared."""
     equals = [[words] * max(1, min(16, 120 // words)) for words in lengths()]
     everything = [words for texts in equals for words in texts]
-    async with running(Bench(str(checkpoint_dir), ModelOptions(device="cpu"))) as engine:
+    async with running(bench_of(checkpoint_dir)) as engine:
         await together(engine, lengths(), steps=1)
         rounds = [
             [(await together(engine, texts, steps=8))[0] for texts in (everything, *equals)]
